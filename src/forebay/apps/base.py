@@ -22,7 +22,7 @@ Page = Callable[[Iterable[bytes]], str]
 
 
 FAILURES = "failures"
-"""Field of an answer that counts failed calls by cause, if the application went on without them."""
+"""Field of an answer that counts failed calls by cause, if the application continued without them."""
 
 
 class PipelineView(Protocol):
@@ -30,9 +30,7 @@ class PipelineView(Protocol):
     def key(self) -> str | None: ...
 
     @property
-    def event_time(self) -> object | None:
-        """None if the pipeline has no event time."""
-        ...
+    def event_time(self) -> object | None: ...
 
     @property
     def source(self) -> object: ...
@@ -55,7 +53,7 @@ class ApplicationSettings(Model):
     own_clock: ClassVar[bool] = False
     """Whether it decides itself what to send to the model, using its own clock."""
     assigns: ClassVar[bool] = False
-    """Whether it has a result for each event as a second output, `assignments`."""
+    """Whether it has a second output, `assignments`, with a result for each event."""
     bound: ClassVar[frozenset[str] | None] = None
     """Settings that must not change when a job resumes from a checkpoint. None: all of them."""
     preset: ClassVar[Preset] = Preset()
@@ -66,7 +64,6 @@ class ApplicationSettings(Model):
 
     @property
     def text_field(self) -> str | None:
-        """The field that every event must have, with dots for nesting, or None."""
         return None
 
     def problems(self, pipeline: PipelineView) -> Iterator[tuple[str, str]]:
@@ -77,18 +74,15 @@ class ApplicationSettings(Model):
             yield "event_time", f"expected a mapping with application {self.type}, found none"
 
     def context_need(self, max_tokens: int) -> ContextNeed:
-        """The context length of its largest call, given the pipeline's `sampling.max_tokens`."""
         return answer_need(max_tokens)
 
     def finding_shards(self, shards: int) -> int:
-        """The number of shards of its detectors, in a pipeline with `shards` shards."""
         return shards
 
     def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
         raise NotImplementedError
 
     def finding(self, answer: Any) -> str:
-        """The kind of a result with this answer, by which metrics count results."""
         return "result"
 
     def page(self) -> Page | None:
@@ -96,13 +90,11 @@ class ApplicationSettings(Model):
         return None
 
     def news(self, answer: Any) -> str | None:
-        """One line for the terminal about the answer of a result that was just committed; None: not worth
-        one."""
+        """One line for the terminal about a committed result's answer; None if it is not worth one."""
         return None
 
     def top(self, lines: Iterable[bytes]) -> list[str]:
-        """What is worth reading at the end of a run, from the JSON lines of `page`: a line each, the most
-        important first."""
+        """One line for each important result at the end of a run, from the JSON lines of `page`, in order."""
         return []
 
     def fingerprint(self) -> dict[str, Any]:

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InferenceOptions:
-    """Settings shared by all applications; `infer` documents their meanings."""
-
     call: InferenceSpec
     key: EventText | None = None
     id: EventText | None = None
@@ -43,8 +41,11 @@ class InferenceOptions:
 
 
 class ProgramSettings(Protocol):
-    """An application that is a stateful program. `max_state_bytes` limits the state of one key, `finding`
-    returns the kind of an answer, by which results are counted."""
+    """An application that is a stateful program.
+
+    `max_state_bytes` limits the state of one key. `finding` returns the kind of an answer, by which results
+    are counted.
+    """
 
     @property
     def max_state_bytes(self) -> int: ...
@@ -65,8 +66,6 @@ def stateful(settings: ProgramSettings, stream: DataStream, parts: InferenceOpti
 
 
 class CountKinds(MapFunction):
-    """Encodes the result that `to_result` makes, and counts it by the `kind` in its answer."""
-
     def __init__(self, to_result: Callable[[bytes], Result]) -> None:
         self._to_result = to_result
 
@@ -99,10 +98,9 @@ def with_answers(
 ) -> InferenceStreams:
     """Turn detector messages into results, and add the model's answers if `asks` is set.
 
-    `read` decodes the payload of each message of `found`, `to_result` makes its result, and `question` the
-    event for the model, with `prompt` and `schema` or by a `program`. With a timeline, a result is read and
-    emitted when it was found, and a question is read when it is sent. Dead letters are refused records and
-    failed questions.
+    `read` decodes each message's payload, `to_result` makes its result, and `question` the event for the
+    model, with `prompt` and `schema` or by a `program`. With a timeline, a result is read and emitted when it
+    was found, and a question is read when it is sent. Dead letters are refused records and failed questions.
     """
 
     def questions(value: bytes) -> Iterator[bytes]:

@@ -33,13 +33,12 @@ def read_results(
     answered: Callable[[Card, Any], object] | None = None,
     failed: Callable[[Card, float, str], object] | None = None,
 ) -> None:
-    """Hand the answer of each result to `add`, which returns its card.
+    """Pass the answer of each result to `add`, which returns its card.
 
-    If the application asks the model about its results, the questions' positions begin with `prefix` and are
-    the results' ids, and the lines may be in any order. The n-th run from the beginning has the same ids
-    again: the n-th answer is for the n-th card. `answered` receives the card and the model's answer, `failed`
-    the card, the question's time and why there is no answer. Lines that are something else are skipped, and
-    so are those for which a function raises what a missing or odd field raises.
+    The positions of questions begin with `prefix` and are the results' ids. Lines may be in any order. Runs
+    from the beginning repeat ids: the n-th answer is for the n-th card. `answered` receives the card and the
+    model's answer, `failed` the card, the question's time and the cause. Other lines are skipped, also if a
+    function raises the error of a missing or odd field.
     """
     cards: defaultdict[Any, list[Card]] = defaultdict(list)
     questions = []
@@ -66,12 +65,11 @@ def read_results(
 
 
 def why(cause: str, detail: str) -> str:
-    """Why the model gave no answer, from a dead letter."""
     return f"{WHY.get(cause, 'the call failed')} ({cause}: {detail[:MAX_DETAIL_CHARS]})"
 
 
 def readable(time_ms: int) -> str:
-    """A time as ISO 8601 in UTC with seconds, or the milliseconds if it is outside the years 1 to 9999."""
+    """A time as ISO 8601 in UTC with seconds; milliseconds if it is outside the years 1 to 9999."""
     try:
         return datetime.fromtimestamp(time_ms // 1000, timezone.utc).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):

@@ -1,8 +1,8 @@
 """Conversations with memory: one per key, with a token budget.
 
 A prompt extends the one before it, so the engine's prefix cache covers all but the new message. At the
-budget, the oldest turns are folded into a summary: many at once, so folds are rare. The prompt for the
-summary has the same prefix.
+budget, the oldest turns are folded into a summary: many at once, so folds are rare. The summary's prompt has
+the same prefix.
 """
 
 from __future__ import annotations
@@ -54,15 +54,13 @@ FOLD = (
 TAG = "message"
 TURN, FOLDING, IDLE, INPUT = "turn", "fold", "idle", "input"
 TOKENS_PER_BYTE = 0.3
-"""Assumed until the engine has counted a prompt. Scripts differ less per byte of UTF-8 than per character."""
+"""Used until the engine has counted a prompt. Scripts differ less per byte of UTF-8 than per character."""
 BOUNDS = (0.05, 2.0)
 KEPT_SHARE = 0.3
-"""Share of the budget left for turns after folding."""
 SUMMARY_SHARE = 0.125
 MESSAGE_SHARE = 0.5
-"""Share of the budget for one message; a longer one loses its middle."""
+"""Share of the budget for one message. The middle of a longer one is removed."""
 TURN_TOKENS = 12
-"""Approximate overhead of two messages beyond their text."""
 REFUSED_SHARE = 0.75
 """After the model refuses a prompt, later ones are limited to this share of its length."""
 MIN_TOKENS = 16
@@ -108,12 +106,16 @@ class Session:
     """State of one key.
 
     `turns`: messages and answers, oldest first, that are not in `summary`.
+
     `asked`: the message whose answer is pending.
-    `tokens`: length of the prompt with all turns as counted by the engine, or 0.
-    `ratio`: tokens per byte.
+
+    `tokens`: prompt length with all turns as counted by the engine, or 0. `ratio`: tokens per byte.
+
     `limit`: maximum prompt length after the model refused one within the budget, else 0.
+
     `bare`: the pending prompt lacks turns that could not be folded; its answer drops them.
-    `failures`: causes of failed calls that this turn went on without.
+
+    `failures`: causes of failed calls that this turn continued without.
     """
 
     turns: tuple[tuple[str, str], ...] = ()
@@ -221,7 +223,6 @@ class Conversation(Program[Session]):
         return {IDLE: Timer(max(known_ms) + round(self.settings.idle_s * 1000), clock)}
 
     def _over(self, state: Session, time_ms: int | None) -> bool:
-        """Whether the session ended before `time_ms`, even if its timer has not fired yet."""
         if self.settings.idle_s is None or state.last_ms is None or time_ms is None or not state.count:
             return False
         return time_ms - state.last_ms >= self.settings.idle_s * 1000
@@ -288,11 +289,6 @@ class Conversation(Program[Session]):
         return self._ask_turn(state) if fits or not state.turns else self._ask_fold(state)
 
     def _smaller(self, state: Session) -> Session | None:
-        """A smaller prompt, after the model refused one as too long; None if nothing is left to cut.
-
-        The model's context is shorter than the budget, or the message has more tokens than its length
-        suggests.
-        """
         if state.bare:
             state = self._folded(state, state.summary)
         limit = int(min(self._limit(state), self._needed(state)) * REFUSED_SHARE)

@@ -1,4 +1,4 @@
-"""The HTML page of sessions: a card for each conversation."""
+"""The HTML page of sessions, with a card for each conversation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,10 @@ from forebay.untrusted_text import counted
 MAX_SESSIONS = 200
 MAX_TURNS = 20
 Place = tuple[str, int, int | None]
-"""Of a message: its source and its number there, and its time."""
 
 
 @dataclass(slots=True)
 class Talk:
-    """One session of a key. `turns`: number (0 if unanswered), message, and answer or failure."""
-
     key: str
     turns: list[tuple[int, str, str]] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
@@ -31,7 +28,6 @@ class Talk:
 
 
 def sessions_page(lines: Iterable[bytes], text: str = "text") -> str:
-    """Build the page from JSON lines: results and dead letters. Other lines are skipped."""
     found = read_sessions(lines, text)
     shown = found[::-1][:MAX_SESSIONS]
     lead = counted(len(found), "session")
@@ -45,16 +41,15 @@ def sessions_page(lines: Iterable[bytes], text: str = "text") -> str:
 
 
 def top_sessions(lines: Iterable[bytes], text: str = "text") -> list[str]:
-    """A line for each session, the longest first."""
     found = sorted(read_sessions(lines, text), key=lambda talk: -talk.answered)
     last = {id(talk): f", last: {talk.turns[-1][2]}" for talk in found if talk.turns}
     return [f"{talk.key}: {counted(talk.answered, 'turn')}{last.get(id(talk), '')}" for talk in found]
 
 
 def read_sessions(lines: Iterable[bytes], text: str = "text") -> list[Talk]:
-    """In the order of their last answers. `text`: the field with the message, with dots for nesting.
+    """Sessions in the order of their last answers. `text`: the field with the message, with dots for nesting.
 
-    A message without an answer is shown in the session of its key in which it came, if there is one.
+    A message without an answer is shown in the session during which it arrived, if any.
     """
     now: dict[str, Talk] = {}
     ended: list[Talk] = []
@@ -87,7 +82,7 @@ def read_sessions(lines: Iterable[bytes], text: str = "text") -> list[Talk]:
                 talk.answered = number
                 talk.turns.append((number, *turn))
                 talk.places.append(_place(value))
-                # Behind the others: it has the newest turn.
+                # Last, because it has the newest turn.
                 now[key] = talk
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
@@ -98,7 +93,6 @@ def read_sessions(lines: Iterable[bytes], text: str = "text") -> list[Talk]:
 
 
 def _insert(talks: list[Talk], place: Place, turn: tuple[int, str, str]) -> None:
-    """Behind the last turn that is not known to be later."""
     for talk in reversed(talks):
         at = len(talk.places)
         while at and _is_later(talk.places[at - 1], place):

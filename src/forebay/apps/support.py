@@ -1,4 +1,4 @@
-"""Checks whether what a model wrote is supported by the texts that it is about."""
+"""Checks whether texts support what a model wrote about them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ MIN_LOOP_CHARS = 12
 def unsupported(line: str, texts: Iterable[str]) -> list[str]:
     """The names, numbers and quotes of `line` that are in none of the texts, in lower case.
 
-    Names are words with a capital inside a sentence, hashtags and mentions; numbers are words that begin with
-    a digit.
+    Names are words with a capital inside a sentence, hashtags and mentions. Numbers begin with a digit.
     """
     found = "\n".join(texts).lower()
     missing = [name for name in _names(line) if not re.search(rf"(?<!\d){re.escape(name)}(?!\d)", found)]

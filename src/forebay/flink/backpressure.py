@@ -17,11 +17,8 @@ from forebay.stateful.machine import Room
 
 ROOM_WAIT_S = 0.04
 LOOK_S = 0.004
-"""How long a checkpoint's barrier waits for an event that waits for room. A look is two calls into Java."""
 MORE_FOR_BARRIERS = 1.25
-"""The queue may exceed `capacity` by a quarter, by events that made way for a barrier."""
 MAX_SHARE = 1 / 64
-"""Of the time for which a machine's queue has been full; 1/capacity if that is less."""
 
 ANSWERS = 256
 FACTOR = 1.5
@@ -56,10 +53,10 @@ class Backpressure:
         self._most_queued = MORE_FOR_BARRIERS * capacity
 
     def make_room(self, shard: Shard, of: str, take: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """Wait for room for an event of the key `of`, but not for long; yield what `take` takes meanwhile.
+        """Wait, but not for long, for room for an event of key `of`; meanwhile yield what `take` returns.
 
-        It runs no mails: the event has left the input and is not in the state yet, so a checkpoint would
-        lose it. If a barrier waits, the event queues at once instead, even beyond a queue that is full.
+        It runs no mails: the event has left the input but is not in the state yet, so a checkpoint would lose
+        it. If a barrier waits, the event joins the queue at once, even a full one.
         """
         blocked_s: float | None = None
         seen_s = 0.0
@@ -107,9 +104,11 @@ class Backpressure:
 
 
 class RoomWait:
-    """The longest wait of an event if the queue is full: 1.5 times the mean time per answer of a busy
-    spell. So the queue shrinks while calls are answered; without answers, it grows with the outage's
-    logarithm. After a restart, the length of the queue shows how long the spell has lasted."""
+    """The longest wait of an event if the queue is full: 1.5 times the mean time per answer of a busy spell.
+
+    So the queue shrinks while calls are answered. Without answers, it grows with the logarithm of the outage.
+    After a restart, the length of the queue shows how long the spell has lasted.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._times: deque[float] = deque(maxlen=max(ANSWERS, 4 * capacity))
@@ -131,6 +130,4 @@ class RoomWait:
 
 
 def _lasted_s(queued: int, window: int) -> float:
-    """The duration of a spell without answers that fills the queue: one event per `FACTOR` / `window` of its
-    age."""
     return min(LONGEST_S, FIRST_S * math.exp(min(FACTOR * queued / window, 50.0)))

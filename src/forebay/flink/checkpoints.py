@@ -1,6 +1,6 @@
 """Checkpoints on disk: which are complete, the newest, and copies that Flink does not delete.
 
-Numbers show which is newer, as a restored job continues them; times do not.
+Their numbers show which is newer, because a restored job continues them; times do not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from forebay.errors import SettingError
 
 METADATA = "_metadata"
 HEADER = struct.Struct(">IiQ")
-"""A mark, the format version, the checkpoint's number."""
 MARK = 0x4960672D
 NEWEST_VERSION = 6
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
@@ -66,7 +65,7 @@ class Contents:
 
 
 def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
-    """The complete checkpoint under `checkpoint_dir` with the highest number, if any.
+    """Return the complete checkpoint under `checkpoint_dir` with the highest number, if any.
 
     Raises `SettingError` if it cannot be read, or if one of another job with a lower number was written
     later.
@@ -98,8 +97,7 @@ def newest_of_job(job: Path) -> Checkpoint[Path] | None:
 
 
 def checkpoints_of(job: Path) -> list[Checkpoint[Path]]:
-    """The complete checkpoints in a job's folder, newest first. Raises `SettingError` for one that cannot be
-    read."""
+    """The complete checkpoints in a job's folder, newest first. Raises `SettingError` for unreadable ones."""
     seen = _candidates(job)
     for _ in range(LOOKS):
         found = [checkpoint for path in seen if (checkpoint := _complete(path))]
@@ -132,8 +130,10 @@ def check_readable(checkpoint: Path) -> int:
 
 
 def number_in(head: bytes, path: object) -> int:
-    """The number in a `_metadata` that begins with `head`. Raises `SettingError` if damaged, or of a newer
-    Flink."""
+    """The number in a `_metadata` that begins with `head`.
+
+    Raises `SettingError` if it is damaged, or of a newer Flink.
+    """
     if len(head) < HEADER.size:
         raise SettingError(f"{path} is cut off: it has {len(head)} bytes")
     mark, version, number = HEADER.unpack(head)

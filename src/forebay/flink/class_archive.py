@@ -1,5 +1,4 @@
-"""A file with Flink's classes as the JVM holds them in memory: JVMs map it, and start with two thirds of the
-processor time."""
+"""A file with Flink's classes that JVMs map into memory. They start with two thirds of the processor time."""
 
 from __future__ import annotations
 
@@ -23,7 +22,6 @@ from forebay.files import locked, private_folder
 from forebay.processes import own_name, parent_death_signal
 
 CLASSES = Path(__file__).with_name("classes.txt.xz")
-"""What runs have loaded, written by `make flink-classes`."""
 DUMP_TIMEOUT_S = 300.0
 UNUSED_S = 7 * 24 * 3600.0
 ARCHIVES = "flink-*.jsa"
@@ -51,7 +49,6 @@ class ClassArchive:
         return (f"-XX:SharedArchiveFile={self.path}",) if self._is_made() else ()
 
     def make(self, environment: Mapping[str, str]) -> bool:
-        """Blocks for half a minute, at the lowest priority; whether it exists now."""
         try:
             private_folder(self.folder.absolute())
             with locked(self.folder / LOCK):
@@ -128,15 +125,13 @@ LOADER = "flink-table-planner-loader-"
 PLANNER = "flink-table-planner.jar"
 SCALA = "flink-scala_"
 TAIL_BYTES = 64 << 10
-"""The end of a jar lists its last entries, with their places and checksums."""
 
 
 def with_rpc(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
     """Unpack Flink's RPC system into `folder`. Raises `SettingError` if others may write there.
 
-    Otherwise each JVM unpacks it (24 MB) and loads its classes without an archive: Flink loads them from the
-    first jar named `RPC` on the class path. Here that jar only names the system, and its classes are found on
-    the class path.
+    Otherwise each JVM unpacks it (24 MB) and loads its classes without an archive. The first jar named `RPC`
+    on the class path then only names the system; its classes are on the class path.
     """
     private_folder(folder.absolute())
     unpacked = (_unpacked(path, DIST, RPC, folder) for path in classpath)
@@ -154,8 +149,7 @@ def with_rpc(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
 
 
 def with_planner(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Unpack the planner into `folder`, instead of its loader. Raises `SettingError` if others may write
-    there."""
+    """Unpack the planner into `folder`. Raises `SettingError` if others may write there."""
     private_folder(folder.absolute())
     return tuple(_unpacked(path, LOADER, PLANNER, folder) or path for path in classpath)
 
@@ -165,11 +159,10 @@ def without_planner(classpath: Sequence[str]) -> tuple[str, ...]:
 
 
 def _unpacked(path: str, prefix: str, name: str, folder: Path) -> str | None:
-    """The jar `name` in the jar `path`; None if that does not begin with `prefix`, or has no such jar."""
     if not Path(path).name.startswith(prefix):
         return None
     with suppress(OSError, KeyError, zipfile.BadZipFile):
-        # Not by its checksum: to read the list of entries of `DIST` takes a quarter of a second.
+        # Reading the entries of `DIST` for a checksum takes a quarter of a second.
         stem = f"{Path(name).stem}-{_identity(path)}"
         for jar in folder.glob(f"{stem}-*.jar"):
             if jar.stem == f"{stem}-{jar.stat().st_size}" and _is_used(jar):
@@ -182,7 +175,6 @@ def _unpacked(path: str, prefix: str, name: str, folder: Path) -> str | None:
 
 
 def _is_used(jar: Path) -> bool:
-    """Whether it exists; marks it as used. An archive is bound to the time when its jars were written."""
     if not jar.is_file():
         return False
     with suppress(OSError):

@@ -1,5 +1,4 @@
-"""The time from a result to its commit, as an operator's task sees it: Flink notifies no Python function of a
-checkpoint that has completed."""
+"""The time from a result to its commit. Flink does not notify Python functions of completed checkpoints."""
 
 from __future__ import annotations
 
@@ -21,32 +20,25 @@ log = logging.getLogger(__name__)
 STEP_S, MOST_STEP_S = 0.001, 60.0
 MAX_HELD = 512
 SHARE = 0.05
-"""A time is too long by this share of it or by `LEAST_WAIT_S` at most, plus the delay of a timer."""
 LEAST_WAIT_S, MOST_WAIT_S = 0.05, 1.0
 """50 wakes a second took 2 % of a core."""
 LOOK_S = 0.002
-"""A look costs two calls into Java."""
 SLACK_S = 0.002
-"""Wakes are in whole milliseconds of another clock."""
 COMMITTER = "CommitterOperator"
 
 
 class TaskCheckpoints(Protocol):
-    """The checkpoints of an operator's task, by their ids."""
-
     def snapshotted(self) -> int:
-        """The newest one that the task has contributed its state to."""
+        """The newest checkpoint that contains the task's state."""
         ...
 
     def committed(self) -> int:
-        """The newest one whose results every sink of the task has committed, retries included."""
+        """The newest checkpoint that every sink has committed, retries included."""
         ...
 
 
 @dataclass(slots=True)
 class Held:
-    """`count` results, which left at about `at_s`, after the snapshot of checkpoint `after`."""
-
     after: int
     at_s: float
     count: int
@@ -55,8 +47,8 @@ class Held:
 class CommitTimes:
     """Measures the time from each result to its commit, in bounded memory. For the operator's thread.
 
-    Results that leave within `LOOK_S` after a snapshot may count as being in it. Those that a failure
-    or the end of the job overtakes are not counted.
+    Results that leave within `LOOK_S` after a snapshot may count as part of it. Results that a failure or the
+    job's end overtakes are not counted.
     """
 
     def __init__(self, checkpoints: TaskCheckpoints, clock: Clock) -> None:
@@ -64,14 +56,12 @@ class CommitTimes:
         self._checkpoints = checkpoints
         self._clock = clock
         self._unseen: list[Held] = []
-        """Since the last look; `after` is not known yet."""
         self._held: list[Held] = []
         self._step_s = STEP_S
         self._looked_s = self._wake_s = -math.inf
         self._snapshotted = 0
 
     def answered(self) -> None:
-        """Note a result that leaves now."""
         now_s = self._clock.monotonic_s()
         if self._unseen and now_s - self._unseen[-1].at_s < self._step_s:
             self._unseen[-1].count += 1
@@ -80,18 +70,16 @@ class CommitTimes:
 
     @property
     def waiting(self) -> bool:
-        """Whether a result is not committed, as far as `look` has seen."""
         return bool(self._held or self._unseen)
 
     def all_committed(self, wake_after: Callable[[float], object]) -> bool:
-        """Look, and set the wake for the next look. Whether the last waiting result has been committed."""
         committed = self.look()
         if (wait_s := self.wake_after_s()) is not None:
             wake_after(wait_s)
         return committed and not self.waiting
 
     def wake_after_s(self) -> float | None:
-        """In how many seconds to call `look`; None if nothing waits, or if a wake is already due by then."""
+        """Seconds until `look` is due; None if nothing waits, or if a wake is due by then."""
         if not self.waiting:
             return None
         now_s = self._clock.monotonic_s()
@@ -104,7 +92,6 @@ class CommitTimes:
         return wait_s
 
     def look(self) -> bool:
-        """Return whether results have been committed since the last look."""
         now_s = self._clock.monotonic_s()
         if not self.waiting:
             return False
@@ -149,11 +136,10 @@ def _joined(first: Held, second: Held) -> Held:
 
 
 class FlinkTaskCheckpoints:
-    """Reads private fields of Flink 2.3. Raises `LookupError` if one is missing, or if no sink is in the
-    task.
+    """Reads private fields of Flink 2.3. Raises `LookupError` without them, or without a sink in the task.
 
-    Flink sets the sink's field before it commits, but commits and retries on the task's thread, so a call
-    sees only commits that have ended. One that fails fails the task.
+    Flink sets the sink's field before it commits, but on the task's thread, so a call sees only completed
+    commits. A failed commit fails the task.
     """
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
@@ -174,7 +160,7 @@ class FlinkTaskCheckpoints:
         self._restored = self.committed()
 
     def snapshotted(self) -> int:
-        # Flink's field does not know the restored one.
+        # Flink's field lacks the restored checkpoint.
         return max(self._restored, int(self._snapshotted.get(self._coordinator)))
 
     def committed(self) -> int:
@@ -182,7 +168,6 @@ class FlinkTaskCheckpoints:
 
 
 def open_commit_times(runtime_context: RuntimeContext, clock: Clock) -> CommitTimes | None:
-    """None if no sink of the operator's task commits."""
     if getattr(runtime_context, "_runtime_context", None) is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Reports what waits in a subtask to the autoscaler."""
+"""Reports a subtask's waiting work to the autoscaler."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prompt_chars(item: KeyedEvent) -> int:
 
 
 class MeteredHandler:
-    """Answers like `handler`, and reports what waits each second. Of one event loop, except `accept`.
+    """Answers like `handler`, and reports waiting work each second. On one event loop, except `accept`.
 
     With a folder, the report is a file there. Without one, a scaling loop decides here for all subtasks,
     which are alike because events are spread by a hash.
@@ -192,8 +192,6 @@ PATIENCE_S = 60.0
 
 
 class QueueReader:
-    """Reads a job's backlog at `url` into `queue`, until `close`. Of one event loop."""
-
     def __init__(self, url: str, queue: TopicQueue, clock: Clock, *, every_s: float = EVERY_S) -> None:
         self._url = url
         self._queue = queue

@@ -28,8 +28,9 @@ from forebay.settings import load_settings
 
 REMOTE = {"execution.target": "remote", "execution.attached": "true"}
 ONE_JVM = {"heartbeat.timeout": "30 min"}
-"""Flink's default is 50 s: after a longer pause of the machine, job and task manager, which stop together,
-would each give up the other, and the job would restart."""
+"""Flink's default is 50 s. After a longer pause of the machine, job and task manager would each give up the
+other, and the job would restart.
+"""
 WORKERS_VARIABLE = "_python_worker_execution_mode"
 JAR_KEYS = {"pipeline.jars", "pipeline.classpaths"}
 MAX_PAUSE_MS = 500
@@ -42,9 +43,6 @@ DELAY_GROWTH = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """With `max_delay_s` the delay grows by `DELAY_GROWTH` up to it, and resets after ten minutes. `attempts`
-    None: unlimited; 0: none."""
-
     attempts: int | None = 10
     delay_s: float = 1.0
     max_delay_s: float | None = None
@@ -77,7 +75,7 @@ class FlinkConfig:
 
 
 def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
-    """Starts this process's JVM if needed (seconds, blocking). Raises `SettingError` and `LaunchError`."""
+    """Start this process's JVM if needed (seconds, blocking). Raises `SettingError` and `LaunchError`."""
     options = secured_options(config)
     # Otherwise PyFlink starts a server for worker processes, of which there are none.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
@@ -134,7 +132,7 @@ def own_rest(env: StreamExecutionEnvironment) -> FlinkRest:
 def _pause_ms(interval_s: float) -> int:
     """The minimum time between two checkpoints, in which the first one's Kafka transactions are committed.
 
-    Otherwise the second contains them; Flink commits them again after a restore, which fails, and aborts the
+    Otherwise the second contains them. After a restore, Flink commits them again, which fails and aborts the
     producer's next transaction, so its results are lost (Flink's connector 5.0, Kafka 4).
     """
     return min(MAX_PAUSE_MS, round(interval_s * 500))
@@ -153,13 +151,11 @@ def log_dir(config: FlinkConfig) -> Path:
 
 
 def secured_options(config: FlinkConfig) -> dict[str, str]:
-    """With those that require Flink's key, which is created if missing, if Flink runs here."""
     options = flink_options(config)
     return options if config.cluster is not None else _keys(config).flink_options() | options
 
 
 def flink_options(config: FlinkConfig) -> dict[str, str]:
-    """Pure, except that it checks that `restore_from` exists."""
     if (config.checkpoint_dir is None) != (config.checkpoint_interval_s is None):
         raise SettingError("checkpoint_dir and checkpoint_interval_s go together: set both or neither")
     if not 1 <= config.parallelism <= MAX_PARALLELISM:
@@ -297,11 +293,10 @@ def _cluster_options(cluster: str) -> dict[str, str]:
 
 FILE_SYSTEM_KEYS = ("s3.", "s3a.", "fs.", "io.", "plugin.", "security.delegation.")
 LOADED = "forebay.file-systems"
-"""The JVM property with the options that its file systems were set up with."""
 
 
 def load_file_systems(plugins: Path, options: Mapping[str, str]) -> None:
-    """Load file systems into this JVM, as an embedded cluster does not; blocks. Raises `Py4JJavaError`."""
+    """Load file systems into this JVM, unlike an embedded cluster. Blocks. Raises `Py4JJavaError`."""
     gateway = java_gateway.get_gateway()
     chosen = sorted((key, value) for key, value in options.items() if key.startswith(FILE_SYSTEM_KEYS))
     mark = hashlib.blake2b(repr((str(plugins), chosen)).encode(), digest_size=16).hexdigest()
@@ -321,12 +316,11 @@ def load_file_systems(plugins: Path, options: Mapping[str, str]) -> None:
 
 
 def reach_file_system(uri: str) -> None:
-    """Let the file system of `uri` load what a job needs, by a request. Raises `Py4JError`."""
+    """Make a request to `uri`, so that its file system loads what a job needs. Raises `Py4JError`."""
     place = java_gateway.get_gateway().jvm.org.apache.flink.core.fs.Path(uri)
     place.getFileSystem().exists(place)
 
 
 def mute_hadoop(java: Any) -> None:
-    """Flink's settings send its log to standard output."""
     log4j = java.org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel("org.apache.hadoop", log4j.Level.ERROR)

@@ -1,4 +1,4 @@
-"""The spans of an event's trace, made after its end. They never hold prompts, answers, fields or keys.
+"""Makes the spans of an event's trace after its end, without prompts, answers, fields or keys.
 
 Import this only if OpenTelemetry is on.
 """
@@ -31,15 +31,12 @@ from forebay.records import DeadLetter
 NOBODY = Context()
 CONTEXT_HEADERS = ("traceparent", "tracestate")
 MAX_HEADER_BYTES = 512
-"""The conventions' limit of a `tracestate` that must be passed on."""
 MAX_TEXT_CHARS = 200
 CANCELLED = "cancelled"
 Value = str | bool | int | float | list[str]
 
 
 class EventSpans:
-    """The `TraceSpans` of one subtask: exports by OTLP, or to `exporter`."""
-
     def __init__(
         self,
         service: str,

@@ -1,5 +1,4 @@
-"""Event time in Flink: watermarks from records' times, a stream's own clock, and what an operator still
-holds."""
+"""Event time in Flink: watermarks from records' times or a clock, and what an operator still holds."""
 
 from __future__ import annotations
 
@@ -34,14 +33,13 @@ NO_TIME_MS = -(2**63)
 
 HEARTBEAT_MS = 200
 AHEAD_MS = 24 * 3_600_000
-"""A time further ahead of the wall clock is wrong."""
 
 
 def with_event_time(stream: DataStream, *, out_of_orderness_ms: int) -> DataStream:
     """`stream` with its records' times as timestamps, and watermarks behind the highest.
 
-    No subtask is marked idle: an operator that still awaits answers forwards the mark, and windows after it
-    would close.
+    No subtask is marked idle: an operator that awaits answers would forward the mark, and later windows
+    close.
     """
     # At the environment's parallelism, a stream of one subtask would be rebalanced and lose its order.
     parallelism = stream._j_data_stream.getParallelism()
@@ -50,7 +48,6 @@ def with_event_time(stream: DataStream, *, out_of_orderness_ms: int) -> DataStre
 
 
 def _with_times(timed: DataStream, late_ms: int, parallelism: int, plain_type: Any) -> DataStream:
-    """The elements of `(element, time)`, as by DataStream.assign_timestamps_and_watermarks."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(late_ms))
     functions = get_gateway().jvm.org.apache.flink.streaming.api.functions.python.eventtime
     marked = timed._j_data_stream.assignTimestampsAndWatermarks(
@@ -147,8 +144,8 @@ def is_suspect(time_ms: int) -> bool:
 def reassign_watermarks(rows: DataStream, name: str) -> DataStream:
     """The records of `TIMED` rows, with event times and watermarks from their columns.
 
-    A keyed function forwards its input's watermark at once, and results would be late. Only PyFlink's table
-    layer can take one from a column.
+    A keyed function forwards its input's watermark at once, so results would be late. Only PyFlink's table
+    layer can take a watermark from a column.
     """
     tables = StreamTableEnvironment.create(rows.get_execution_environment())
     schema = (
@@ -184,7 +181,7 @@ class Clocked:
 
 
 class StreamClock(KeyedProcessFunction):
-    """Takes encoded records; emits `(message, clock)`, and dead letters, refused ones too, to `REFUSED`.
+    """Takes encoded records; emits `(message, clock)`, and dead letters to `REFUSED`.
 
     Unlike Flink's watermarks, this clock depends only on the events and their order (`StreamTime`).
     """
@@ -282,7 +279,6 @@ def partition_of(position: str | None) -> str:
 def clocked(
     stream: DataStream, to_message: ToMessage, *, tolerance: Tolerance, shards: int, name: str
 ) -> Clocked:
-    """`stream` as messages for a stage, in the event time of a clock that one subtask keeps."""
     key = flink_keys(1)[0]
     function = StreamClock(to_message, tolerance=tolerance, shards=shards)
     timed = stream.key_by(lambda _: key, Types.INT()).process(function, TIMED_BYTES)
@@ -316,15 +312,12 @@ class WatermarkHolds:
             self._read_times.remove(held.read_ms)
 
     def timed(self, answer: Result, data: bytes, watermark_ms: int) -> Row:
-        """A `TIMED` row that holds the result, given the input's watermark."""
         low_ms = clamp_ms(self._low.now_ms(watermark_ms))
         self._emitted_low_ms = max(self._emitted_low_ms, low_ms)
         time_ms = low_ms if answer.time_ms is None else clamp_ms(answer.time_ms)
         return Row(time_ms, low_ms, data.decode("latin-1"))
 
     def advance(self, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
-        """A `TIMED` row with the output's watermark if that is higher than the last one emitted; and a timer
-        for the next call."""
         timers = ctx.timer_service()
         watermark_ms = timers.current_watermark()
         low_ms = clamp_ms(self._low.now_ms(watermark_ms))

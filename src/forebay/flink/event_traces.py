@@ -1,8 +1,8 @@
-"""One trace per event: what an operator notes while the event is in it, and which traces are kept.
+"""One trace per event: an operator's notes on it, and the choice of traces to keep.
 
-A trace is kept if it was sampled, or if its event became a dead letter or was slow; its spans are made then,
-in `forebay.flink.event_spans`. It is not state: after a restart, the events of the checkpoint begin another
-one.
+A trace is kept if it was sampled, or if its event became a dead letter or was slow; then
+`forebay.flink.event_spans` makes its spans. Traces are not state: after a restart, restored events begin new
+ones.
 """
 
 from __future__ import annotations
@@ -24,17 +24,12 @@ from forebay.stateful.machine import Effect, Emit, HoldWatermark, ReleaseWaterma
 Kept = Literal["sampled", "dead_letter", "slow"]
 SLOW_QUANTILE = 0.99
 SLOW_RESULTS = 100
-"""With fewer results in the last half minute, nothing is slow that was not before."""
 SLOW_LOOK_S = 1.0
 MAX_SLOW = 5
-"""Slow events whose trace is kept until the next look: if all become slow, traces must not slow them more."""
 
 
 @dataclass(slots=True)
 class Root:
-    """The trace's id, whether it is sampled, and its `tracestate`. `headers`: those of the record, if they
-    continue the trace of another service."""
-
     trace_id: int
     sampled: bool
     state: str = ""
@@ -43,9 +38,6 @@ class Root:
 
 @dataclass(slots=True)
 class EventTrace:
-    """Times are monotonic, except `read_ms`. `item` and `root`: None before the first call. `cause`: that of
-    its dead letter."""
-
     accepted_s: float
     read_ms: int | None
     item: KeyedEvent | DeadLetter | None = None
@@ -56,8 +48,6 @@ class EventTrace:
 
 
 class TraceSpans(Protocol):
-    """Decides about samples, and makes spans; see `forebay.flink.event_spans`."""
-
     def begin(self, headers: Mapping[str, bytes | None]) -> Root: ...
 
     def send(self, trace: EventTrace, kept: Kept, now_s: float) -> None: ...
@@ -77,7 +67,6 @@ class EventTraces:
         self._slow_s, self._looked_s, self._slow_left = inf, -inf, 0
 
     def take(self, shard: int, effects: Iterable[Effect]) -> None:
-        """Note the effects of a machine, before they are applied."""
         now_s = self._clock.monotonic_s()
         ended: list[str] = []
         for effect in effects:
@@ -97,7 +86,6 @@ class EventTraces:
                 self._end(trace_of, now_s)
 
     def refused(self, letter: DeadLetter) -> None:
-        """Trace a record that was a dead letter before the operator."""
         now_s = self._clock.monotonic_s()
         self._end(EventTrace(now_s, None, letter, cause=letter.cause), now_s)
 
@@ -121,7 +109,7 @@ class EventTraces:
         if trace.cause:
             kept = "dead_letter"
         elif trace.root is None:
-            # It asked nothing.
+            # It made no call.
             return
         elif not trace.root.sampled:
             if not self._is_slow(trace, now_s):
@@ -137,7 +125,7 @@ class EventTraces:
             self._looked_s, self._slow_left = now_s, MAX_SLOW
             recent = self._recent.at(now_s)
             if recent.count >= SLOW_RESULTS:
-                # Its own error must not make results slow that take equally long.
+                # The histogram's rounding must not make a result count as slow.
                 self._slow_s = recent.quantile_s(SLOW_QUANTILE) * (1 + 2 * RELATIVE_ERROR)
         assert trace.read_ms is not None
         slow = self._slow_left > 0 and (self._clock.wall_ms() - trace.read_ms) / 1000 > self._slow_s
@@ -150,8 +138,6 @@ def headers_of(item: KeyedEvent | DeadLetter) -> Mapping[str, bytes | None]:
 
 
 class TracedHandler:
-    """Answers like `handler`, with `CALL_TRACE` set for the items in `asked`, by their `id()`."""
-
     def __init__(self, handler: Handler, asked: dict[int, CallTrace], clock: Clock) -> None:
         self._handler = handler
         self._asked = asked
@@ -178,8 +164,10 @@ class TracedHandler:
 
 
 def open_event_traces(service: str | None, counts: InferenceCounters, clock: Clock) -> EventTraces | None:
-    """None without `service`, and if the standard variables turn traces off. Raises `SettingError` and
-    `SetupError`."""
+    """None without `service`, or if the standard variables turn traces off.
+
+    Raises `SettingError` and `SetupError`.
+    """
     if service is None or "traces" not in otel_signals():
         return None
     with otel_installed():

@@ -32,8 +32,9 @@ QUEUES = 16
 
 @dataclass(frozen=True)
 class InferenceStreams:
-    """The outputs of an inference operator, streams of encoded records. `assignments`: results of single
-    events, if an application has them.
+    """The outputs of an inference operator, streams of encoded records.
+
+    `assignments`: results of single events, if an application has them.
     """
 
     results: DataStream
@@ -61,10 +62,10 @@ def infer(
 ) -> InferenceStreams:
     """Ask the engine about every element of `stream`, exactly once in Flink's state.
 
-    Elements are encoded records, or whatever `to_event` makes an `Event` of. At most `capacity` requests are
-    in flight per subtask; beyond that, the input is blocked. `shards` is at least the parallelism, and fixed
-    for the life of a pipeline if order matters. With `event_time`, the output watermark never passes an event
-    whose answer is awaited.
+    Elements are encoded records, or values that `to_event` converts. At most `capacity` requests are in
+    flight per subtask; beyond that, the input is blocked. `shards` is at least the parallelism, and fixed for
+    the life of a pipeline if order matters. With `event_time`, the output watermark never passes an event
+    that is pending.
 
     `one_core`: the tasks run no code of users, so they may share a core (`flink/one_core.py`).
 
@@ -126,9 +127,8 @@ def infer_stateful(
 
     A change of state, its outputs and its next call happen together, exactly once in Flink's state. At most
     `queue` events of a key wait for its call. A key is forgotten `ttl_s` after its last step (None: never).
-    `call.prompt` and `call.schema` are not used. `finding` returns the kind of a result's answer, by which
-    results are counted. The rest is as for `infer`; `shards` is fixed for the life
-    of the state.
+    `call.prompt` and `call.schema` are not used. `finding` returns the kind of a result's answer, for counts.
+    The rest is as for `infer`; `shards` is fixed for the life of the state.
     """
     if key is None:
         raise SettingError("a stateful program needs a key")

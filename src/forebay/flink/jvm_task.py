@@ -1,5 +1,4 @@
-"""What a function inside Flink's JVM needs of its task beyond PyFlink: Java's private fields, method handles,
-keys."""
+"""Access to a task of Flink's JVM beyond PyFlink: Java's private fields, method handles, keys."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def collect_less() -> None:
 
 
 def is_cancelled() -> bool:
-    """Whether Flink has cancelled this thread's task, whose interrupt a wait in Python does not notice."""
+    """Whether Flink has cancelled this thread's task. Its interrupt does not end a wait in Python."""
     try:
         thread = find_class("java.lang.Thread")
     except ImportError:
@@ -35,7 +34,7 @@ def is_cancelled() -> bool:
 
 
 def output_room(runtime_context: object) -> HasRoom:
-    """A function that returns whether the next emitted record is accepted without a wait.
+    """Return a check for whether the next emitted record is accepted without a wait.
 
     It reads a private field of Flink 2.3; if that is missing, there is always room.
     """
@@ -55,9 +54,9 @@ def _always() -> bool:
 
 
 def barrier_look(runtime_context: RuntimeContext) -> Callable[[], bool]:
-    """A function that returns whether an unaligned checkpoint's barrier waits for the task's thread.
+    """Return a check for whether an unaligned checkpoint's barrier waits for the task's thread.
 
-    It reads private fields of Flink 2.3; if one is missing, none ever waits.
+    It reads private fields of Flink 2.3; if one is missing, the result is always False.
     """
     if getattr(runtime_context, "_runtime_context", None) is None:
         return _never
@@ -75,7 +74,7 @@ def _never() -> bool:
 
 
 def stream_task(runtime_context: RuntimeContext) -> Any:
-    """Raises `LookupError` if a name of Flink's is missing."""
+    """Raises `LookupError` if one of Flink's names is missing."""
     environment = java_field(runtime_context._runtime_context, "taskEnvironment")
     return java_field(java_field(environment, "containingTask"), "invokable")
 
@@ -93,7 +92,7 @@ def operator_of(runtime_context: RuntimeContext) -> Any:
 def held_keys(
     runtime_context: RuntimeContext, *states: str
 ) -> Iterator[tuple[int, KeyedProcessFunction.Context]]:
-    """The keys of this subtask with something in one of the named states, which must be open; each key once.
+    """Yield this subtask's keys with something in one of the named states, which must be open; each key once.
 
     For a function's `open`. State and timers are those of the last yielded key. Emit nothing meanwhile.
     """
@@ -117,8 +116,8 @@ def held_keys(
 def set_after_round(runtime_context: RuntimeContext, ctx: KeyedProcessFunction.Context, time_ms: int) -> None:
     """Set a processing-time timer of the current key, outside Flink's current round of timers.
 
-    A round fires all timers up to the first one's time, including those set meanwhile: if the clock was set
-    back, a function that sets one at each firing would be called in a loop. No checkpoint holds this timer.
+    A round fires all timers up to the first one's time, including those set meanwhile. If the clock was set
+    back, a function that sets one at each firing would loop. Checkpoints do not contain this timer.
     """
     backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
     timers = ctx.timer_service()._j_timer_service
@@ -137,7 +136,6 @@ def java_field(of: Any, name: str) -> Any:
 
 
 def private_field(of: Any, name: str) -> Any:
-    """Java's `Field`, to read it more than once; otherwise as `java_field`."""
     kind = of.getClass()
     while kind is not None:
         for each in kind.getDeclaredFields():
@@ -153,7 +151,7 @@ def java_method(of: Any, name: str, arguments: int | None = None) -> Any:
 
 
 def unbound_method(kind: Any, name: str, arguments: int | None = None, *, first: str | None = None) -> Any:
-    """`arguments` and the type `first` of the next select an overload. Raises `LookupError`."""
+    """`arguments` and the type `first` of the first one select an overload. Raises `LookupError`."""
     for each in kind.getMethods():
         if each.getName() != name or arguments not in {None, each.getParameterCount()}:
             continue
@@ -180,7 +178,7 @@ class JavaNumber:
 def number_gauge(group: Any, name: str) -> Any:
     """A gauge with the method `update`, whose number Java holds.
 
-    Flink would call a gauge of Python on its metrics thread while the task's thread runs in the same
+    Flink would call a Python gauge on its metrics thread while the task's thread runs in the same
     interpreter, which can crash the JVM. PyFlink's distributions hold whole numbers only.
     """
     java = getattr(group, "_metrics", None)
@@ -192,7 +190,6 @@ def number_gauge(group: Any, name: str) -> Any:
 
 
 def java_items(iterable: Any) -> Iterator[Any]:
-    """A Java list arrives as a Python list."""
     if isinstance(iterable, list):
         yield from iterable
         return

@@ -1,4 +1,4 @@
-"""From stream elements to keyed events: the key, id and shard of an event."""
+"""From stream elements to keyed events: key, id and shard."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ ToEvent = Callable[[Any], Event | DeadLetter]
 class Keying(FlatMapFunction):
     """Turns stream elements into `(Flink key of the shard, record bytes)`; keeps no state.
 
-    Empty ones for every shard come first, so that subtasks without records forward event time. A record that
-    `to_event`, `key` or `id` refuses becomes a `DeadLetter`. One without a key is spread by its id; with
-    `needs_key`, it is refused.
+    Empty records for every shard precede the others, so that all subtasks forward event time. A record that
+    `to_event`, `key` or `id` rejects becomes a `DeadLetter`. One without a key is spread by its id; with
+    `needs_key`, it is rejected.
     """
 
     def __init__(

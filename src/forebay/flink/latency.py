@@ -46,7 +46,6 @@ class LatencyHistogram:
         return LatencyHistogram(self._counts.copy())
 
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
-        """What was added after `earlier` was copied from this one."""
         before = earlier._counts
         return LatencyHistogram({b: n - before.get(b, 0) for b, n in self._counts.copy().items()})
 
@@ -55,7 +54,6 @@ class LatencyHistogram:
         return sum(self._counts.copy().values())
 
     def quantile_s(self, q: float) -> float:
-        """0 if there are no values."""
         counts = self._counts.copy()
         rank = max(1, math.ceil(q * sum(counts.values())))
         seen = 0
@@ -99,8 +97,10 @@ class RecentLatency:
 
 
 class LatencyBuckets:
-    """A latency as counters with the label `le`, for Prometheus' `histogram_quantile`: Flink's own histograms
-    are exported as quantiles of each subtask, which cannot be combined."""
+    """A latency as counters with the label `le`, for Prometheus' `histogram_quantile`.
+
+    Flink exports its own histograms as quantiles of each subtask, which cannot be combined.
+    """
 
     def __init__(self, group: MetricGroup, name: str, latency: LatencyHistogram) -> None:
         self._latency = latency

@@ -1,4 +1,4 @@
-"""What the scaling of replicas has learned, kept in the operator's state."""
+"""Keeps the scaling's learned values in the operator's state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ SCALING_NAME = "scaling"
 
 
 class ScalingStateSlot:
-    """`found` is for the event loop, `newest` for the operator's thread."""
-
     def __init__(self) -> None:
         self.found: bytes | None = None
         self.newest: bytes | None = None
@@ -24,11 +22,6 @@ class ScalingStateSlot:
 
 
 class LearnedState:
-    """Keeps the newest of `mail` under one key of the subtask. For the operator's thread.
-
-    After a restore at another parallelism, a subtask may find several: it keeps the newest.
-    """
-
     def __init__(self, store: Store, mail: ScalingStateSlot) -> None:
         self._store = store
         self._mail = mail
@@ -36,7 +29,6 @@ class LearnedState:
         self._written: bytes | None = None
 
     def restore(self, keys: Callable[[], Iterable[int]]) -> None:
-        """`keys` yields the keys with state, each current when yielded."""
         newest_ms = -2
         for key in keys():
             data = self._store.get(SCALING_NAME) or b""

@@ -1,6 +1,6 @@
-"""The mailbox of a Flink task: run its mails while a function waits, and send it one from another thread.
+"""Runs mails of a Flink task (checkpoints, timers, commits) while a function waits, or sends one to it.
 
-Mails are checkpoints, timers and commits. All of this uses private names of Flink.
+All of this uses private names of Flink.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ MAX_MAILS = 1000
 
 
 class Mailbox:
-    """Runs mails on the function's thread. Without Flink's names, checkpoints wait until the function
-    returns."""
+    """Runs mails on the function's thread. Without Flink's names, checkpoints wait for the function."""
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
         self._executor: Any = None
@@ -36,10 +35,10 @@ class Mailbox:
             log.warning("at the end of the input, checkpoints wait for the last answer: %s", error)
 
     def run_mails(self) -> None:
-        """Run the mails that are there; never waits for one.
+        """Run the available mails; never wait for one.
 
-        A mail may call the function again, with another key; the current key is restored. State must be as
-        consistent as between two calls, and everything emitted must have left. Raises what a mail raises.
+        A mail may call the function again with another key; then the current key is restored. State must be
+        as consistent as between two calls, and everything emitted must have left. Raises what a mail raises.
         """
         if self._executor is None:
             return
@@ -61,7 +60,7 @@ MAIL = "org.apache.flink.util.function.ThrowingRunnable"
 class OperatorWaker:
     """Fires `on_timer(WOKEN_MS)` of a keyed function from another thread, or later, without polling.
 
-    `wake` is for any thread, the rest for the function's. A checkpoint holds no wakes: look at all shards
+    `wake` is for any thread, the rest for the function's. Checkpoints contain no wakes: look at all shards
     after a restore.
     """
 
@@ -117,7 +116,6 @@ class OperatorWaker:
                 self._callback = None
 
     def wake_after(self, wait_s: float) -> None:
-        """For the function's thread. Without Flink's names, it does nothing."""
         if self._wake_after is None:
             return
         try:
@@ -156,7 +154,6 @@ def _fires(timers: Any) -> Any:
 
 
 def _fires_later(java: Any, timers: Any, fire: Any) -> Callable[[float], None]:
-    """By a timer of the task's, which no checkpoint holds."""
     handles = find_class("java.lang.invoke.MethodHandles")
     takes_time = java_method(timers, "registerProcessingTimeTimer").type()
     reference = find_class("java.util.concurrent.atomic.AtomicReference")()
@@ -171,7 +168,6 @@ def _fires_later(java: Any, timers: Any, fire: Any) -> Callable[[float], None]:
 
 
 def _sends(executor: Any, fire: Any) -> Any:
-    """A `Runnable` that puts `fire` into the task's mailbox. Arguments or return values would leak memory."""
     handles = find_class("java.lang.invoke.MethodHandles")
     execute = java_method(executor, "execute", 2)
     name = handles.constant(execute.type().parameterType(1), "answers")

@@ -14,14 +14,10 @@ if TYPE_CHECKING:
 Kind = Literal["counter", "gauge", "histogram"]
 GROUP = "forebay"
 PREFIX = "flink_taskmanager_job_task_operator_forebay_"
-"""Of the names in Prometheus."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`over`: how to combine the values of subtasks. `label`: there is a series for each of its values.
-    `when`: it is exported only then."""
-
     name: str
     kind: Kind
     unit: str
@@ -32,7 +28,6 @@ class Metric:
 
     @property
     def exported(self) -> tuple[str, ...]:
-        """Its names in Prometheus, without `PREFIX`. Flink puts the name of a label into a metric's name."""
         if self.kind == "histogram":
             return f"{self.name}_le_bucket", f"{self.name}_sum", f"{self.name}_count"
         name = f"{self.name}_{self.label}" if self.label else self.name
@@ -183,7 +178,6 @@ OTHER = "other"
 
 
 def full_name(metric: str) -> str:
-    """In Prometheus; names of others stay."""
     found = BY_NAME.get(metric)
     return metric if found is None else PREFIX + found.exported[0]
 
@@ -193,14 +187,16 @@ def counter_of(runtime_context: RuntimeContext, name: str) -> Counter:
 
 
 def label_value(value: str, known: dict[str, int]) -> str:
-    """`value`, or `OTHER` if it is unusual or beyond `MAX_LABEL_VALUES`: programs choose causes, too."""
+    """Return `value`, or `OTHER` if it is unusual or beyond `MAX_LABEL_VALUES`."""
     usual = value in known or (len(known) < MAX_LABEL_VALUES and LABEL_VALUE.fullmatch(value))
     return value if usual else OTHER
 
 
 def read_name(identifier: str) -> tuple[Metric, str] | None:
-    """The metric that Flink's REST service names, and a key for it: `NAME`, or `NAME_VALUE` if it has a
-    label. None for others."""
+    """Parse a metric's name from Flink's REST service. Returns the metric and its key; None for others.
+
+    The key is `NAME`, or `NAME_VALUE` if it has a label.
+    """
     _, found, name = identifier.rpartition(f".{GROUP}.")
     first, *label = name.split(".")
     metric = _READ.get(first) if found else None
@@ -210,7 +206,6 @@ def read_name(identifier: str) -> tuple[Metric, str] | None:
 
 
 def table() -> Iterator[str]:
-    """The rows of the table in docs/how-to/metrics.md."""
     yield "| metric | kind | unit | meaning |"
     yield "|---|---|---|---|"
     for each in METRICS:

@@ -57,8 +57,7 @@ class ScalingGauges:
         self.learned = ScalingStateSlot()
 
     def set(self, wanted: int | None, backlog_tokens: int, next_deadline_s: int | None) -> None:
-        """The replicas wanted (None: not decided yet), and the seconds until the first is due (None: nothing
-        waits)."""
+        """`wanted` None: not decided yet. `next_deadline_s` None: nothing waits."""
         due_s = NOTHING_DUE_S if next_deadline_s is None else next_deadline_s
         published = self._published
         self.wanted_replicas, self.backlog_tokens, self.next_deadline_s = wanted, backlog_tokens, due_s
@@ -114,9 +113,9 @@ class InferenceCounters:
 
     Each result or dead letter of `infer` belongs to an `accepted` event or one `restored` from a checkpoint.
     `commit_s`: None if it is not measured. `failed`: dead letters, and failed calls after which a program
-    continued. `findings`: an application's results by kind. The event loop writes `calls` to
-    `kv_fallbacks_decode_failed`, `first_token_s` and `cost_pico` (None before the first call that has a
-    price), an exporter's thread `dropped_spans`, the operator's thread the rest.
+    continued. `findings`: an application's results by kind. `cost_pico`: None before the first priced call.
+    The event loop writes `calls` to `kv_fallbacks_decode_failed`, `first_token_s` and `cost_pico`, an
+    exporter's thread `dropped_spans`, the operator's thread the rest.
     """
 
     accepted: int = 0
@@ -179,18 +178,13 @@ COUNTERS = tuple(each.name for each in fields(InferenceCounters) if each.type ==
 GAUGES = ("in_flight", "pending", OLDEST, LOOKED, WAITED, CALL_P50, CALL_P99, EVENT_P50, EVENT_P99)
 """Numbers that are set. `WAITED` is a counter for its readers; Flink's hold whole numbers."""
 READ = "read"
-"""Since the job's last start: Flink's count for the operator `READER`, without shard marks."""
 READER = "records read"
 PASSED, SHARD_MARKS = "numRecordsOut", "shardMarks"
-"""Flink's count, and that of the empty records that `Keying` adds."""
 KEYED = "__key_"
-"""In the name of an operator that also runs `Keying`."""
 READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.({PASSED}|{SHARD_MARKS})")
-"""PyFlink joins the names of functions that it runs in one operator, and Flink counts what the last one
-emits."""
+"""PyFlink joins the names of functions that it runs in one operator. Flink counts the last one's output."""
 
 NOTHING_READ_MS = 253_402_300_799_999
-"""So that the lowest over subtasks is another one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +197,6 @@ class OperatorLoad:
 
 
 class LabelledCounter:
-    """A counter with a series for each value of its label, from its first on."""
-
     def __init__(self, group: MetricGroup, metric: str) -> None:
         self._group, self._label = group.add_group(metric), BY_NAME[metric].label
         self._series: dict[str, Counter] = {}
@@ -225,8 +217,7 @@ class LabelledCounter:
 
 
 class IntakeCounter:
-    """Counts the records and dead letters of a function in front of the operator `infer`, which may not see
-    them.
+    """Counts records and dead letters of a function in front of the operator `infer`.
 
     Flink gets each dead letter immediately, and records every half second, with the next one.
     """
@@ -293,12 +284,11 @@ class FlinkMetrics:
             self.flush(now_s)
 
     def report_through(self, wake: Callable[[], None]) -> None:
-        """Call `wake` on changes about replicas, so that they are flushed while no event arrives."""
+        """Call `wake` on replica changes, so that they are flushed while no event arrives."""
         for each in self._of_replicas():
             each.notify = wake
 
     def stale(self) -> bool:
-        """Whether Flink lacks the newest counts, or shows something in flight."""
         return (
             self._in_flight > 0
             or self._failed.seen != self._counts.failed

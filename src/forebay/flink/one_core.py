@@ -1,7 +1,7 @@
-"""Keeps the threads that share Python's lock on one core, as long as that saves processor time.
+"""Keeps the threads that share Python's lock on one core, if that saves processor time.
 
-Such threads take turns, so a second core gains them nothing; and to wake the next thread on another core
-costs more than a short turn, above all in a virtual machine.
+Such threads take turns, so a second core does not help. To wake a thread on another core costs more than a
+short turn, above all in a virtual machine.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from forebay.clock import Clock, SystemClock
 
 LOOK_S = 1.0
 MIN_ANSWERS_PER_S = 100.0
-"""With fewer, the threads calculate more than they take turns, and may need all cores for it."""
+"""With fewer, the threads mostly calculate, and may need all cores for it."""
 MIN_USED, MIN_USED_PINNED = 0.5, 0.25
 FREE_CORE, CROWDED_CORE = 0.5, 0.6
-"""A core is tried if others use at most this share of it, and left if they use more than the second."""
+"""A core is tried if others use at most the first share of it, and left above the second."""
 FULL = 0.9
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 GAIN = 0.9
@@ -33,16 +33,12 @@ FIRST_HOLD_S, MAX_HOLD_S = 30.0, 1800.0
 
 @dataclass(frozen=True, slots=True)
 class CoreSample:
-    """About a second. `used`: cores that the threads used; `answers_per_s`: what they finished; `busy`: the
-    share of each core that all processes used."""
-
     used: float
     answers_per_s: float
     busy: Mapping[int, float]
 
     @property
     def cost(self) -> float:
-        """Processor seconds per answer."""
         return self.used / self.answers_per_s
 
     def beats(self, free: CoreSample) -> bool:
@@ -57,12 +53,11 @@ class _Phase(Enum):
 
 
 class CoreChoice:
-    """Which core, after each sample: None for all of them.
+    """The core to use, after each sample; None means all cores.
 
-    A core is tried for one sample. It is kept if an answer cost at least a tenth less there than in the free
-    samples before and after, at no lower rate: both, because costs also fall while a job warms up. It is
-    tried again every `AGAIN_S`, and once the threads fill it. After a trial without gain, the next one waits,
-    longer each time.
+    A core is tried for one sample. It is kept if an answer cost at least a tenth less than in the free
+    samples before and after, at no lower rate: costs also fall while a job warms up. It is tried again every
+    `AGAIN_S`, and once the threads fill it. After each trial without gain, the wait is longer.
     """
 
     def __init__(self) -> None:
@@ -103,7 +98,6 @@ class CoreChoice:
             self._phase, self._core, self._before = _Phase.TRIAL, core, sample
 
     def _fits(self, sample: CoreSample) -> bool:
-        """Whether others leave room on the core."""
         return (
             sample.answers_per_s > 0 and sample.busy.get(self._core, math.inf) - sample.used <= CROWDED_CORE
         )
@@ -113,7 +107,6 @@ class CoreChoice:
         return filled or now_s - self._since_s >= AGAIN_S
 
     def _conclude(self, now_s: float, phase: _Phase | None) -> None:
-        """Begin `phase`; without one, wait before the next trial."""
         if phase is None:
             self._not_before_s = now_s + self._hold_s
             self._hold_s = min(2 * self._hold_s, MAX_HOLD_S)
@@ -129,8 +122,8 @@ def _takes_turns(sample: CoreSample, min_used: float = MIN_USED) -> bool:
 class OneCore:
     """The threads of this process that share the lock. Thread-safe. Does nothing without Linux's /proc.
 
-    Only for threads that run no code of users: what that starts or measures meanwhile, such as processes and
-    pools of threads, would get one core.
+    Only for threads that run no code of users: processes and thread pools started meanwhile would get one
+    core.
     """
 
     def __init__(self, proc: Path = Path("/proc"), clock: Clock | None = None) -> None:
@@ -147,7 +140,7 @@ class OneCore:
         self._sampled_s = 0.0
 
     def join(self, *, pool: bool = False) -> None:
-        """Count the calling thread among them until the last pool has left; a `pool` calls `leave`."""
+        """Include the calling thread until the last pool has left; a `pool` calls `leave`."""
         with self._lock, suppress(OSError, AttributeError):
             self._pools += pool
             if not self._all:
@@ -156,7 +149,6 @@ class OneCore:
             self._used_s[thread] = self._thread_s(thread)
 
     def leave(self) -> None:
-        """For a pool that ends. All cores are allowed again, until the next trial."""
         with self._lock:
             self._pools -= 1
             self._choice = CoreChoice()
@@ -165,8 +157,10 @@ class OneCore:
                 self._used_s.clear()
 
     def look(self, answers: int) -> bool:
-        """Note `answers`, finished since the caller's last look, and choose again if it is time. True if the
-        caller must look again in a second."""
+        """Note `answers`, finished since the last look, and choose again if due.
+
+        True if the caller must look again in a second.
+        """
         with self._lock:
             self._answers += answers
             with suppress(OSError):
@@ -193,7 +187,6 @@ class OneCore:
                         os.sched_setaffinity(thread, self._all)
 
     def _used(self, elapsed_s: float) -> float:
-        """Cores that all threads used since the last time; forgets those that have ended."""
         total_s = 0.0
         for thread, before_s in list(self._used_s.items()):
             try:
@@ -208,7 +201,6 @@ class OneCore:
         return int((self._tasks / str(thread) / "schedstat").read_bytes().split()[0]) / 1e9
 
     def _busy(self, elapsed_s: float) -> dict[int, float]:
-        """The share of each allowed core that was busy since the last time."""
         shares = {}
         for line in self._stat.read_text().splitlines():
             name, *ticks = line.split()
@@ -221,4 +213,3 @@ class OneCore:
 
 
 SHARED = OneCore()
-"""Of this process, as the lock is."""

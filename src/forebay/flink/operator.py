@@ -1,9 +1,9 @@
 """The continuous inference operator: a keyed Flink function that never waits for a call.
 
 A machine per shard decides and keeps the state; the operator makes its calls, emits results, sets timers and
-holds event time. Accepted events stay in keyed state until their result is emitted, so a restore makes the
-calls it finds again, under the same ids. Only the state of Flink's current key can be accessed, so an answer
-fires a timer at once.
+holds event time. Accepted events stay in keyed state until their result is emitted. So a restore repeats
+their calls, under the same ids. Only the state of Flink's current key is accessible, so an answer fires a
+timer at once.
 """
 
 from __future__ import annotations
@@ -56,13 +56,11 @@ FIRE_S = 0.1
 
 
 class InferenceOperator(KeyedProcessFunction):
-    """Takes `(Flink key of the shard, record bytes)`; emits `Result` bytes, or `TIMED` rows with
-    `event_time`.
+    """Takes `(Flink key of the shard, record bytes)`; emits `Result` bytes or, with event time, `TIMED` rows.
 
     Empty bytes only wake a shard. Beyond `capacity`, or if a queue is full, `process_element` blocks, which
-    is Flink's backpressure, but not for long, because no barrier passes meanwhile: once queues are full, an
-    outage of an hour delays a checkpoint by 21 s. At the end of input, every call completes before the
-    operator ends.
+    is Flink's backpressure. It does not block for long, because no barrier passes meanwhile: an outage of an
+    hour delays a checkpoint by 21 s. At the end of input, every call completes before the operator ends.
     """
 
     def __init__(
@@ -352,7 +350,6 @@ class InferenceOperator(KeyedProcessFunction):
     def _finish(
         self, timestamp: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext
     ) -> Iterator[Any]:
-        """Shards take turns: a timer set here fires in the same round."""
         self._ended = True
         yield from self._take_answers(shard, ctx)
         yield from self._fire_at_end(shard, ctx)
@@ -381,7 +378,7 @@ class InferenceOperator(KeyedProcessFunction):
             self._run_mails()
 
     def _run_mails(self) -> None:
-        """Let checkpoints and commits through while answers are awaited at the end of the input."""
+        """Let checkpoints and commits pass while answers are pending at the end of the input."""
         early = self._timers.early
         # What has left is in the snapshots of these mails.
         self._report()

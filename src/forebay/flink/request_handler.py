@@ -1,4 +1,4 @@
-"""From an event to its answer: render the prompt, look in the journal, call the engine, check the answer."""
+"""From an event to its answer: render the prompt, check the journal, call the engine, check the answer."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ TOKENS = re.compile(r"0*[1-9][0-9]{0,6}")
 
 @dataclass(frozen=True)
 class EventClasses:
-    """`template` renders the name of an event's service class; if it fails, or names no other, it is the
-    `default`."""
+    """`template` renders the name of an event's service class; if that fails, `default` applies."""
 
     template: FieldTemplate
     default: ServiceClass
@@ -79,10 +78,9 @@ class InferenceSpec:
     """How an event becomes an answer. Picklable; holds no secret and no connection.
 
     `prompt` None: requests bring their messages. `accept` checks each answer that fits `schema`, and raises
-    `InvalidAnswer`. `deadline_s` bounds all calls for one record; a restore starts it again. `priority`:
+    `InvalidAnswer`. `deadline_s` bounds all calls for one record, and restarts with a restore. `priority`:
     lower first. `scaling` needs a fleet. `classes`: send in the order in which events are due. `budget_pico`:
-    what a key may spend in a day, with `prices`. `opentelemetry`: name of the service as which events are
-    traced; None: they are not.
+    a key's daily limit, with `prices`. `opentelemetry`: name of the service for traces; None: no traces.
     """
 
     engine: EngineFactory
@@ -109,7 +107,7 @@ class InferenceSpec:
             raise SettingError("budget_pico: expected prices with it, found none: add what a token costs")
 
     def request(self, item: KeyedEvent) -> Request:
-        """Raises `RecordError` if no request can be made of this record."""
+        """Raises `RecordError` if the record cannot become a request."""
         ask = item.ask if isinstance(item, ProgramRequest) else None
         rendered = self._rendered(item) if ask is None else ask.messages
         sampling = self._sampling(item.event) if ask is None else ask.sampling or self.sampling
@@ -129,14 +127,12 @@ class InferenceSpec:
         )
 
     def cost_pico(self, request: Request, usage: Usage) -> int:
-        """What a completion cost; for tokens without a count, the most that they can cost."""
         assert self.prices is not None
         prompt = 0 if usage.prompt_tokens else most_prompt_tokens(request)
         answer = 0 if usage.completion_tokens else most_answer_tokens(request.sampling)
         return self.prices.cost_pico(usage) + self.prices.most_pico(prompt, answer)
 
     def most_pico(self, item: KeyedEvent) -> int:
-        """What one call for `item` can cost at most; 0 if it cannot be made."""
         try:
             return self.cost_pico(self.request(item), Usage())
         except (RecordError, BadRequest):
@@ -167,8 +163,6 @@ class InferenceSpec:
 
 
 class RequestHandler:
-    """Belongs to the event loop on which it was made."""
-
     def __init__(self, call: InferenceSpec, counts: InferenceCounters, clock: Clock | None = None) -> None:
         from forebay.fleet.disaggregated import DisaggregatedEngine
         from forebay.fleet.engine import FleetEngine
@@ -338,7 +332,7 @@ class ProgramRequestHandler(RequestHandler):
 
 @dataclass(frozen=True)
 class OpenRequestHandler:
-    """Opens a `handler`, wrapped if replicas are scaled; then raises `SettingError` if there is no fleet."""
+    """Opens a `handler`, wrapped if replicas are scaled. Then raises `SettingError` if there is no fleet."""
 
     call: InferenceSpec
     handler: type[RequestHandler] = RequestHandler

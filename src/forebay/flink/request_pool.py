@@ -1,5 +1,4 @@
-"""A subtask's calls in flight: an event loop on its own thread, and a mailbox per shard. Independent of
-Flink."""
+"""A subtask's calls in flight: an event loop on its own thread, and a mailbox per shard."""
 
 from __future__ import annotations
 
@@ -28,14 +27,13 @@ MOST_TAKEN = 8
 GATHER_S = 0.001
 CLOSE_S = 10.0
 LOST_S = 1.0
-"""A notification to the operator's thread is repeated if nothing followed for this long."""
 
 
 class Handler(Protocol):
     """Turns events into answers on the event loop on which it was opened."""
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
-        """An event waits from now on; called on the submitting thread, once before `answer`."""
+        """Note that an event waits. Called on the submitting thread, once before `answer`."""
         ...
 
     async def answer(self, item: KeyedEvent) -> Answer: ...
@@ -45,8 +43,6 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolLoad:
-    """Waiting for a slot, in a slot, finished but not taken yet."""
-
     pending: int
     in_flight: int
     finished: int
@@ -55,9 +51,9 @@ class PoolLoad:
 class RequestPool:
     """At most `capacity` calls in flight; the next one takes a free slot at once.
 
-    `submit`, `take` and the waits belong to the operator's thread, and raise `ForebayError` after an
-    unexpected failure of the answerer. `open_answerer` and `on_ready` are called on the loop's thread;
-    `on_ready` not again before `ready` was called.
+    `submit`, `take` and the waits are for the operator's thread, and raise `ForebayError` after an unexpected
+    failure of the answerer. `open_answerer` and `on_ready` are called on the loop's thread; `on_ready` not
+    again before `ready` was called.
     """
 
     def __init__(
@@ -99,7 +95,7 @@ class RequestPool:
         self._thread = threading.Thread(target=self._run_loop, name="forebay-calls", daemon=True)
 
     def start(self) -> None:
-        """Blocks until the engine is open. Raises its errors."""
+        """Block until the engine is open. Raises its errors."""
         self._thread.start()
         try:
             self._answerer = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
@@ -108,7 +104,7 @@ class RequestPool:
             raise
 
     def close(self) -> None:
-        """Abort calls, release the engine; blocks for at most `CLOSE_S`."""
+        """Abort calls and release the engine. Blocks for at most `CLOSE_S`."""
         if self._thread.is_alive():
             core, self._core = self._core, None
             if core is not None:
@@ -142,7 +138,7 @@ class RequestPool:
         return self._call_s
 
     def submit(self, shard: int, item: KeyedEvent, *, restored: bool = False) -> None:
-        """Never blocks. `item.id` must not be in use in `shard`. Calls `restored` may exceed the capacity."""
+        """Never blocks. `item.id` must not be in use in `shard`. `restored` calls may exceed the capacity."""
         with self._lock:
             release = self._releases.get(shard)
             if release is None:
@@ -166,7 +162,6 @@ class RequestPool:
         return [shard for shard, answers in self._ready.items() if answers]
 
     def take(self, shard: int) -> list[tuple[str, Answer]]:
-        """At most `MOST_TAKEN`, oldest first."""
         ready = self._ready.get(shard)
         if not ready:
             self._raise_failure()
@@ -178,8 +173,7 @@ class RequestPool:
         return answers
 
     def has_room(self) -> bool:
-        """False while all slots are taken, or too many finished answers wait behind an unfinished one of
-        their key.
+        """False if all slots are taken, or too many finished answers wait for an earlier one of their key.
 
         Of restored calls beyond `capacity`, every two that finish make room for one event.
         """
@@ -239,8 +233,7 @@ class RequestPool:
             await self._answerer.close()
 
     def _look(self) -> None:
-        """Start submitted calls. If more follow quickly, look again shortly, so that nothing has to wake this
-        thread."""
+        """Start submitted calls. If more follow quickly, look again shortly, without a wake."""
         now_s = self._loop.time()
         startable = self._pending and self._in_flight < self._capacity
         if startable and now_s - self._looked_s < 2 * GATHER_S:
@@ -361,9 +354,9 @@ class OrderedByKey:
 
 @dataclass(frozen=True, slots=True)
 class PollInterval:
-    """The period of the timer that wakes a shard: a share of a call's current duration, within bounds.
+    """The period of a shard's wake timer: a share of a call's current duration, within bounds.
 
-    If answers wake their shard, it is `rescue_ms`, because a checkpoint holds no wakes.
+    If answers wake their shard, it is `rescue_ms`, because checkpoints contain no wakes.
     """
 
     share: float = 0.02
@@ -376,6 +369,5 @@ class PollInterval:
         return min(self.most_ms, max(self.least_ms, round(call_s * 1000 * self.share)))
 
     def next_ms(self, now_ms: int, call_s: float) -> int:
-        """A multiple of the period, so that all shards of a subtask wake together."""
         step_ms = self.step_ms(call_s)
         return (now_ms // step_ms + 1) * step_ms

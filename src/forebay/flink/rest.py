@@ -1,5 +1,7 @@
-"""Flink's REST service: of a cluster over HTTP, of an embedded Flink over TLS with keys that only its
-client has, as it runs code for anyone who reaches it."""
+"""Flink's REST service: of a cluster over HTTP, of an embedded Flink over TLS with private keys.
+
+An embedded Flink needs them because it runs code for any client.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,10 @@ HEADERS = {"Content-Type": "application/json"}
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
-class RestSilent(LaunchError):
-    """Flink accepted the request but did not answer in time."""
+class RestSilent(LaunchError): ...
 
 
-class NotFound(LaunchError):
-    """Flink answered 404."""
+class NotFound(LaunchError): ...
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _ask_once(connection: _RestConnection, path: str, method: str, data: bytes |
         connection.close()
         raise
     if not answer.isclosed():
-        # There is more of it.
+        # The answer is incomplete.
         connection.close()
     return answer.status, body
 

@@ -1,4 +1,4 @@
-"""A Py4J gateway that nobody else can connect to, and the release of its Java objects.
+"""A Py4J gateway that accepts no other clients, and releases its Java objects in the background.
 
 Py4J (0.10.9) creates a thread for each connection before it checks its token. So all connections are opened
 at once; then the JVM stops listening, and closes others'.
@@ -22,13 +22,12 @@ from py4j.protocol import (
 )
 
 CONNECTIONS = 10
-"""Each is a thread of the JVM; as many calls run at once."""
 WAIT_S = 60.0
 LOOK_UP = REFLECTION_COMMAND_NAME + REFL_GET_UNKNOWN_SUB_COMMAND_NAME
 
 
 class SealedClient(GatewayClient):
-    """A call waits for a free connection, and raises `Py4JNetworkError` after `WAIT_S`, or if all are closed.
+    """A call waits for a free connection. Raises `Py4JNetworkError` after `WAIT_S`, or if all are closed.
 
     The one used last is used first: Flink's planner must be called on the thread that created it.
     """
@@ -45,8 +44,7 @@ class SealedClient(GatewayClient):
         return {connection.socket.getsockname()[:2] for connection in self._all}
 
     def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
-        """Remembers packages and classes: Py4J asks for each part of a name at each use, and the JVM then
-        looks for a class `org` in all jars."""
+        """Cache packages and classes: Py4J asks for each part of a name, and the JVM searches all jars."""
         if (found := self._found.get(command)) is not None:
             return found
         answer = super().send_command(command, retry, binary)

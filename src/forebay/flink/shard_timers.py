@@ -1,4 +1,4 @@
-"""An operator's shards, and the Flink timers that they set: for event times, wall times and polls."""
+"""An operator's shards and their Flink timers: for event times, wall times and polls."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from forebay.flink.types import END_OF_INPUT_MS, SET_BACK_MS
 from forebay.stateful.machine import HoldWatermark, ShardMachine, WakeAt
 
 END_ROUNDS = 8
-"""Timers may set timers."""
 
 
 @dataclass(slots=True)
 class Shard:
-    """`held`: watermark holds by name. `overdue`: timers for event times that had passed. `full_since`: by
-    key; None for the shard. `rounds`: of timers, at the end of the input."""
+    """`held`: watermark holds by name. `overdue`: timers for event times that had passed.
+
+    `full_since`: by key; None for the shard. `rounds`: of timers, at the end of the input.
+    """
 
     key: int
     machine: ShardMachine
@@ -31,11 +32,9 @@ class Shard:
 
     @property
     def may_fire(self) -> bool:
-        """At the end of the input."""
         return self.machine.due or (self.machine.timers and self.rounds < END_ROUNDS)
 
     def begin_round(self) -> None:
-        """At the end of the input, make all timers due if nothing is."""
         machine = self.machine
         if machine.timers and not (machine.awaiting or machine.due) and self.rounds < END_ROUNDS:
             self.rounds += 1
@@ -43,8 +42,6 @@ class Shard:
 
 
 class ShardTimers:
-    """`early`: whether Flink is firing a processing-time timer before its time, in a round of timers."""
-
     def __init__(self, context: RuntimeContext, clock: Clock) -> None:
         self.early = False
         self._context = context
@@ -56,7 +53,6 @@ class ShardTimers:
         self.early = wall and timestamp > self._clock.wall_ms()
 
     def clock_set_back(self, now_ms: int) -> bool:
-        """Whether the clock went back since the last call: all timers are late by as much."""
         set_back = now_ms < self._seen_ms - SET_BACK_MS
         self._seen_ms = now_ms
         return set_back

@@ -1,7 +1,7 @@
 """Shards: the Flink keys of the inference operator, and the operator's uid, which holds their number.
 
-Flink gives access to the state of one key at a time, and wakes the operator by a timer per key. So records
-are spread over a few Flink keys, evenly over subtasks.
+Flink gives access to one key's state at a time, and wakes the operator by a timer per key. So records use few
+Flink keys, evenly spread over subtasks.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ def shard_of(key: str, shards: int) -> int:
 def flink_keys(shards: int) -> tuple[int, ...]:
     """The Flink key of each shard.
 
-    Shard i gets the smallest one whose key group is where subtask `i * parallelism // shards` begins its
-    share.
+    Shard i gets the smallest key whose group is the first of subtask `i * parallelism // shards`.
     """
     groups = {i * MAX_PARALLELISM // shards: i for i in range(shards)}
     keys: dict[int, int] = {}
@@ -80,8 +79,7 @@ UID = re.compile(r"(?P<name>.*): (?P<shards>\d+) shards", re.DOTALL)
 
 
 def shards_uid(env: Any, name: str, shards: int, *, bound: bool) -> str:
-    """The uid of the operator `name`, by which Flink finds its state, with a restored checkpoint's number of
-    shards.
+    """The uid of the operator `name`, by which Flink finds its state; a restored number of shards stays.
 
     If the number is `bound` (a key's state or order depends on it), another one raises `SettingError`.
     """
@@ -106,7 +104,6 @@ def name_of(uid: str | None) -> str | None:
 
 
 def restored_uids(env: Any) -> frozenset[str] | None:
-    """The uids in the checkpoint that `env` restores; None if there is none, or it cannot be read."""
     from py4j.protocol import Py4JError
     from pyflink.java_gateway import get_gateway
 

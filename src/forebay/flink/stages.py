@@ -1,7 +1,7 @@
 """A keyed Flink function around state that is too large to be written at each change.
 
-Flink's state holds a snapshot and the inputs since. A restore applies the inputs again, and drops their
-outputs. So a stage must be deterministic.
+Flink's state holds a snapshot and later inputs. A restore applies those inputs again and drops their outputs,
+so a stage must be deterministic.
 """
 
 from __future__ import annotations
@@ -27,19 +27,13 @@ INPUT, CLOSED, WAITED, FINISHED = range(4)
 
 
 class Stage(Protocol):
-    """The state of one shard and its rules; the same calls return the same outputs."""
-
-    def take(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Returns messages, each with its shard of the next stage."""
-        ...
+    def take(self, data: bytes) -> list[tuple[int, bytes]]: ...
 
     def due_ms(self, data: bytes) -> int | None:
         """The event time at which this input needs `close`; None: never."""
         ...
 
-    def close(self, time_ms: int) -> list[tuple[int, bytes]]:
-        """No earlier input follows."""
-        ...
+    def close(self, time_ms: int) -> list[tuple[int, bytes]]: ...
 
     def finish(self) -> list[tuple[int, bytes]]: ...
 
@@ -62,9 +56,9 @@ class _Held:
 class StageFunction(KeyedProcessFunction):
     """Runs a stage per shard: takes messages keyed by `message_key`, emits messages of the next stage.
 
-    With `wait_ms`, the stage's `close(0)` is called at most that long (wall clock) after an input. Outputs
-    are a reason for a checkpoint only if it `emits_results`. `open_now` counts what a stage has begun and
-    not ended, for the gauge `OPEN_FINDINGS`.
+    With `wait_ms`, `close(0)` is called at most that long (wall clock) after an input. Outputs cause a
+    checkpoint only if it `emits_results`. `open_now` counts a stage's unfinished items, for the gauge
+    `OPEN_FINDINGS`.
     """
 
     def __init__(

@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 
 
 class OpenFunctions:
-    """What to close at the end of each task in this process."""
-
     def __init__(self) -> None:
         self._numbers = count()
         self._closes: dict[int, WeakMethod[Callable[[], Any]]] = {}
@@ -43,8 +41,7 @@ class OpenFunctions:
             log.exception("a function of a task that ended was not closed")
 
     def collect(self) -> None:
-        """Free the functions that have ended: reference cycles keep them, and they keep their tasks in Java's
-        heap."""
+        """Free ended functions: reference cycles keep them, and they keep their tasks in Java's heap."""
         if self._garbage:
             self._garbage = False
             gc.collect()
@@ -54,7 +51,7 @@ OPEN = OpenFunctions()
 
 
 def close_with_task(runtime_context: RuntimeContext, close: Callable[[], None]) -> None:
-    """Call `close` on the task's thread when the task ends, however it ends. For a function's `open`.
+    """Call `close` on the task's thread when the task ends, even by failure. For a function's `open`.
 
     At the end of the input PyFlink calls it, too, so it must allow a second call. This uses private names of
     Flink 2.3 and PyFlink.

@@ -1,5 +1,7 @@
-"""A standalone Flink cluster for one job: tasks run in several JVMs, each with its own Python and
-interpreter lock. The job manager runs in this process's JVM. A task manager that dies is restarted."""
+"""A standalone Flink cluster for one job: task manager JVMs, each with its own Python and interpreter lock.
+
+The job manager runs in this process's JVM. A task manager that dies is restarted.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,8 @@ LONGEST_PAUSE_S = 30.0
 def standalone_cluster(config: FlinkConfig, *, imports: Sequence[str] = ()) -> Iterator[None]:
     """Run a cluster with `config.task_managers` during the block; nothing if that is 1.
 
-    Blocks until the job manager answers. Only holders of the key in `log_dir` are served, and options go
-    through neither files nor arguments. `imports`: modules that tasks need. Raises `SettingError` and
-    `LaunchError`.
+    Blocks until the job manager answers. Clients need the key in `log_dir`; options are not passed in files
+    or arguments. `imports`: modules that tasks need. Raises `SettingError` and `LaunchError`.
     """
     if config.task_managers == 1:
         yield
@@ -97,9 +98,6 @@ def _start_job_manager(options: Mapping[str, str]) -> Any:
 
 
 class TaskManagers:
-    """A context manager. A JVM that ends is restarted at once, or after a pause that doubles up to half a
-    minute."""
-
     def __init__(
         self,
         count: int,

@@ -1,5 +1,4 @@
-"""What every job needs of Flink: Python inside its JVM (PyFlink's thread mode) only, and few records between
-tasks."""
+"""Flink settings that every job needs: Python inside its JVM only, and few records between tasks."""
 
 from __future__ import annotations
 
@@ -45,7 +44,6 @@ FUNCTIONS = "pyflink.fn_execution"
 
 
 def import_functions() -> None:
-    """Import `FUNCTIONS` without Apache Beam (1 s, 100 MB), which only worker processes need."""
     if FUNCTIONS in sys.modules or BEAM in sys.modules:
         return
     sys.modules[BEAM] = None  # type: ignore[assignment]  # so that an import fails
@@ -56,9 +54,9 @@ def import_functions() -> None:
 
 
 def import_ahead(java: Any = None, more: Sequence[str] = ()) -> bool:
-    """Import `MODULES` and `more` in the Python inside a JVM; blocks. Returns whether it worked.
+    """Import `MODULES` and `more` in the Python inside a JVM. Blocks. Returns whether it worked.
 
-    On a thread of its own while the job is built: otherwise all tasks wait for a second or longer.
+    Call it on a thread while the job is built; otherwise all tasks wait for a second or longer.
     """
     from py4j.protocol import Py4JError
     from pyflink.java_gateway import get_gateway
@@ -78,14 +76,13 @@ def import_ahead(java: Any = None, more: Sequence[str] = ()) -> bool:
 
 
 FEW_RECORDS: Mapping[str, str] = {
-    # Records between operators leave at the engine's pace, and after a restore no checkpoint completes, and
-    # nothing is committed, until those that the last one caught have left. Nor does anybody count them among
-    # those that wait in a topic. Keep them few, also in the first half minute, before the debloater has
-    # measured the pace.
+    # Records between operators leave at the engine's pace. After a restore, no checkpoint completes until the
+    # restored ones have left. They are not in the count of a topic's backlog, either. Keep them few, also in
+    # the first half minute, before the debloater has measured the pace.
     "taskmanager.memory.segment-size": "4 kb",
     "taskmanager.network.memory.buffer-debloat.enabled": "true",
     "taskmanager.network.memory.buffer-debloat.target": "300 ms",
-    # It wakes each task: a fifth as often as by default, with as long a mean.
+    # It wakes each task, so a fifth as often as by default; the samples span as long.
     "taskmanager.network.memory.buffer-debloat.period": "1 s",
     "taskmanager.network.memory.buffer-debloat.samples": "4",
 }

@@ -1,6 +1,6 @@
-"""Types and names for operators: bytes in streams and state, side outputs, times of the end, and uids.
+"""Types and names for operators: bytes in streams and state, side outputs, end times, and uids.
 
-PyFlink pickles values without a type: who can write a checkpoint could run code in the job that restores it.
+PyFlink pickles values without a type, so write access to a checkpoint would allow code to run in a job.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
 
 
 class StateBytes(TypeInformation):
-    """Values of state: `bytes`, or None, which PyFlink passes to Java unchanged. For descriptors inside the
-    JVM."""
+    """Values of state: `bytes`, or None, which PyFlink passes to Java unchanged. Only inside the JVM."""
 
     def get_java_type_info(self) -> Any:
         return BYTES.get_java_type_info()
@@ -40,7 +39,7 @@ def side_output(stream: DataStream, tag: OutputTag) -> DataStream:
     """The side output `tag` of an operator, at the operator's parallelism.
 
     PyFlink adds a map at the environment's. Flink keeps a chain's output buffers under its last operator, so
-    after a restore at another parallelism, records in flight would be silently lost.
+    a restore at another parallelism would silently lose records in flight.
     """
     return stream.get_side_output(tag).set_parallelism(stream._j_data_stream.getParallelism())
 
@@ -51,7 +50,6 @@ def check_uid_free(env: Any, uid: str, where: str) -> None:
 
 
 def check_sink_free(env: Any, operator_name: str, name: str) -> None:
-    """For Kafka sinks, whose uids Flink gives."""
     if any(operator.getName() == operator_name for operator in _operators(env)):
         _refuse("write_kafka", name)
 

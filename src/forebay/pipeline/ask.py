@@ -1,5 +1,4 @@
-"""Answers lines of text without Flink, for `forebay ask`. No state is kept: stopping drops unanswered
-lines."""
+"""Answers lines of text without Flink, for `forebay ask`. No state is kept."""
 
 from __future__ import annotations
 
@@ -18,13 +17,12 @@ from forebay.flink.request_pool import Answer, Handler
 from forebay.records import DeadLetter, Event, KeyedEvent
 
 WAITING_PER_SLOT = 4
-"""Results per request in flight that may wait for earlier ones before reading pauses."""
 
 Kind = Literal["auto", "jsonl", "text"]
 
 
 class Lines:
-    """Reads a stream's lines as events at `line N`, from 1; unreadable and too long ones become dead letters.
+    """Reads a stream's lines as events at `line N`, from 1. Unreadable and too long ones become dead letters.
 
     `auto` means JSON objects if the first line starts with a brace, else texts.
     """
@@ -74,7 +72,6 @@ class Lines:
 
 
 async def events(lines: Lines) -> AsyncIterator[Event | DeadLetter]:
-    """On a thread, so that a silent stream does not block the loop."""
     loop = asyncio.get_running_loop()
     read: asyncio.Queue[Event | DeadLetter | BaseException | None] = asyncio.Queue(1)
 
@@ -111,8 +108,10 @@ async def answers(
     ordered: bool,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> AsyncGenerator[Answer, None]:
-    """Yield one answer per record, as they complete or `ordered` like the records. Closing it cancels
-    requests."""
+    """Yield one answer per record, as they complete or `ordered` like the records.
+
+    Closing it cancels requests.
+    """
     slots, held = asyncio.Semaphore(capacity), asyncio.Semaphore(WAITING_PER_SLOT * capacity)
     ready: asyncio.Queue[asyncio.Task[Answer] | None] = asyncio.Queue()
     tasks: set[asyncio.Task[Answer]] = set()

@@ -1,4 +1,4 @@
-"""One attempt at a pipeline's job, in this process's JVM: check Kafka, build the job, submit it, watch it."""
+"""One attempt at a pipeline's job: check Kafka, build the job, submit it, watch it."""
 
 from __future__ import annotations
 
@@ -67,22 +67,19 @@ if TYPE_CHECKING:
 
 ARRIVAL_S = 10.0
 MIN_KAFKA_S = 0.4
-"""A broker remembers the name of each transaction for a week."""
+"""A broker remembers each transaction's name for a week."""
 NO_WATERMARKS = {"pipeline.auto-watermark-interval": "0 ms"}
-"""By default, each source wakes five times a second to emit one."""
+"""By default, each source wakes five times a second to emit a watermark."""
 NEVER = "3650 d"
 
 
 def imports_of(spec: PipelineSpec) -> tuple[str, ...]:
-    """Modules that only some pipelines need; a running task would wait for their import."""
     # Applications may ask with a schema of their own.
     schema = () if spec.output is None and spec.application is None else ("jsonschema",)
     return schema if spec.scaling is None else (*schema, "forebay.flink.demand")
 
 
 class JobAttempt:
-    """An exception from `report`, which may block, ends it."""
-
     def __init__(
         self, order: AttemptSpec, report: Callable[[Report], None], stop_requests: StopRequests
     ) -> None:
@@ -196,7 +193,7 @@ class JobAttempt:
             commits(checkpoints)
 
         waits = lag_watched(spec, job, restored=order.restore_from is not None, if_read=True)
-        # Only marks in this JVM are reliable: other counts are those of the looks.
+        # Only marks in this JVM are reliable: other counts come from looks at the job.
         marked = loop if self._activity is None and spec.scaling is None else None
         with closing(offsets), closing(commits), waits as waiting:
             last = watch_until_end(
@@ -316,7 +313,6 @@ def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkCo
 
 
 def load_ahead(preparation: Preparation, loaded: Callable[[], None]) -> None:
-    """Errors are ignored, because the job reports them too."""
     plan = preparation.plan
     try:
         with suppress(Exception):

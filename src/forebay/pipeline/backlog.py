@@ -32,8 +32,7 @@ class Spent:
 
 
 def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
-    """The backlog of `records` at the mean cost so far, failed ones included: some in the backlog will
-    fail, too."""
+    """Return the expected cost of `records`, from the mean so far, failed calls included."""
     if spent.records <= 0:
         return TopicBacklog(records, None, None, age_s)
     return TopicBacklog(
@@ -45,14 +44,10 @@ def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
 
 
 class SpentInAll:
-    """The cost if requests do not correspond to records: all tokens, over all records read, over all
-    starts."""
-
     def __init__(self) -> None:
         self._before = self._sum = Spent()
 
     def add(self, read: int, prompt_tokens: int, completion_tokens: int) -> Spent:
-        """Takes records over all starts, tokens since the last one."""
         before, total = self._before, self._sum
         again = prompt_tokens < before.prompt_tokens or completion_tokens < before.completion_tokens
         since = Spent() if again else before
@@ -73,15 +68,14 @@ def answered_records(now: Snapshot) -> int:
 
 
 def taken_records(now: Snapshot) -> int:
-    """If a result covers many records; 0 before the first answer."""
     return max(now.accepted - now.in_flight - now.pending, 0) if now.prompt_tokens else 0
 
 
 class LastCount:
     """The newest backlog count, written by one thread and read by another.
 
-    `done`: how many records a snapshot's tokens were spent on, 0 if unknown. None, for an application that
-    chooses its own requests: the cost is per record that the source has read.
+    `done`: records that a snapshot's tokens were spent on; 0 if unknown. None: the application chooses its
+    own requests, so the cost is per record read.
     """
 
     def __init__(self, clock: Clock, done: Callable[[Snapshot], int] | None = answered_records) -> None:
@@ -91,7 +85,6 @@ class LastCount:
         self._spent = Spent()
         self._in_all = SpentInAll()
         self.wanted = True
-        """Whether the count was read since it was made."""
 
     def set(self, records: int, read: int = 0) -> None:
         self._counted = (records, read, self._clock.monotonic_s())
@@ -118,8 +111,10 @@ def lag_watched(
     if_read: bool = False,
     clock: Clock | None = None,
 ) -> Iterator[LastCount]:
-    """Count the backlog of `job` every three seconds, if its source is Kafka. If that fails, the last
-    count ages. `if_read`: only if the last count was read."""
+    """Count the backlog of `job` every three seconds, if its source is Kafka.
+
+    If that fails, the last count ages. `if_read`: only if the last count was read.
+    """
     application = spec.application
     done: Callable[[Snapshot], int] | None = answered_records
     if application is not None:
@@ -145,8 +140,6 @@ def lag_watched(
 
 @contextmanager
 def _repeated(what: str, step: Callable[[], None], ended: threading.Event, every_s: float) -> Iterator[None]:
-    """Call `step` on a thread while the block runs; an error must not end it."""
-
     def repeat() -> None:
         while not ended.is_set():
             try:
@@ -179,7 +172,6 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d
 def backlog_served(
     job: RunningJob, waiting: LastCount, port: int, *, one_each: bool, looked: Callable[[Snapshot], object]
 ) -> Iterator[None]:
-    """Serve the backlog at `port`; pass each snapshot to `looked`, on a thread."""
     now = Snapshot(0.0, "CREATED")
 
     def look() -> None:
@@ -194,7 +186,7 @@ def backlog_served(
 
 @contextmanager
 def page_served(port: int, backlog: Callable[[], TopicBacklog | None]) -> Iterator[None]:
-    """On a thread. If the port is taken, it retries every few seconds."""
+    """Serves on a thread. If the port is taken, it retries every few seconds."""
     found = _listening(port)
     if isinstance(found, OSError):
         log.error(
@@ -239,8 +231,7 @@ def _listening(port: int) -> socket.socket | OSError:
 
 @dataclass(slots=True)
 class _Page:
-    """If more than `MAX_AT_ONCE` connections are open, the oldest is dropped: slow clients keep no other
-    one out."""
+    """Beyond `MAX_AT_ONCE` open connections it drops the oldest, so slow clients do not block others."""
 
     backlog: Callable[[], TopicBacklog | None]
     open: dict[asyncio.Task[None] | None, None] = field(default_factory=dict)

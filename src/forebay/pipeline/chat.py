@@ -1,5 +1,6 @@
-"""A conversation with a session application, for `forebay chat`: messages go through the pipeline's source,
-turns come from its committed results. So a message is part of the key's session, in order and exactly once.
+"""A conversation with a session application, for `forebay chat`.
+
+Messages go through the pipeline's source, and turns are read from its committed results.
 """
 
 from __future__ import annotations
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
 FILE = "forebay-chat.jsonl"
 MAX_KEYS = 1000
 NEWEST_RECORDS = 5000
-"""About as many of a topic."""
 CHECK_S = 5.0
-"""Longest check of the engine while an answer is awaited."""
 LATER = "the message is in the source, and is answered when the pipeline can"
 Send = Callable[[bytes], None]
 Found = TypeVar("Found")
@@ -50,10 +49,10 @@ class CommittedLines(Protocol):
 
 
 class Conversation:
-    """The sessions of one key. Methods block, and raise `PipelineFailed`; of an object store `StoreAway` or
-    `StoreRefused`; of a topic `KafkaAway`, or `SettingError` if it is missing or Kafka rejects the client.
+    """The sessions of one key. Methods block.
 
-    If turns or dead letters go to topics, they need `start_kafka` first.
+    They raise `PipelineFailed`; of an object store `StoreAway` or `StoreRefused`; of a topic `KafkaAway`, or
+    `SettingError` if it is missing or Kafka rejects the client. Topics need `start_kafka` first.
     """
 
     def __init__(self, spec: PipelineSpec, key: str) -> None:
@@ -90,26 +89,22 @@ class Conversation:
 
     @property
     def partial(self) -> bool:
-        """Whether the topic of the turns has, or had, older records than those that were read."""
+        """Whether the topic has, or had, turns older than those that were read."""
         return isinstance(self._spec.sink, KafkaSink) and self._topics[0].partial
 
     def skip(self) -> None:
-        """Leave out what is in the topics now, before a message is sent: its turn can only come later."""
         for topic in self._topics:
             topic.skip()
 
     def talks(self) -> list[Talk]:
-        """The sessions of the key so far, the newest last; and the other keys that were seen, as `keys`."""
         for _ in self._new(b""):
             continue
         return read_sessions(self._lines.lines, self._text)
 
     def turn(self, mark: str) -> dict[str, Any] | None:
-        """The result or dead letter of the message with this mark, if it is new since the last call."""
         return next((value for value in self._new(mark.encode()) if _is_marked(value, mark)), None)
 
     def _new(self, part: bytes) -> Iterator[dict[str, Any]]:
-        """The new lines that contain `part`; of any key, because a dead letter may have none."""
         try:
             for line in (line for followed in self._followed for line in followed.new()):
                 try:
@@ -127,13 +122,15 @@ class Conversation:
             raise PipelineFailed(f"the turns cannot be read: {error}") from None
 
     def record(self, text: str, mark: str, now_ms: int) -> bytes:
-        """The record of a message. Raises `SettingError`."""
+        """Raises `SettingError`."""
         return message_record(self._spec, self._key, text, mark=mark, now_ms=now_ms)
 
 
 def _is_marked(value: dict[str, Any], mark: str) -> bool:
-    """Whether it is the turn or the dead letter of a message. The end of a session has the id of the event
-    behind it, but another event's fields."""
+    """Whether it is the turn or the dead letter of a message.
+
+    The end of a session has the id of the event behind it, but another event's fields.
+    """
     try:
         if "cause" in value:
             return bool(read_json(value["input"].encode())[MARK] == mark)
@@ -143,14 +140,13 @@ def _is_marked(value: dict[str, Any], mark: str) -> bool:
 
 
 def start_kafka(settings: Settings) -> None:
-    """Start this process's JVM with Kafka's clients, unless it has one."""
     jars = [installed_jar(KAFKA, settings.connectors)]
     start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=jars, archive_dir=settings.java)
 
 
 @contextmanager
 def way_in(spec: PipelineSpec, key: str, settings: Settings) -> Iterator[Send]:
-    """Opens the way into the pipeline's source for records of a key. Raises `SettingError`."""
+    """Open the pipeline's source for records of a key. Raises `SettingError`."""
     source = spec.source
     whole = getattr(source, "payload", None) is None
     if isinstance(source, JsonlSource) and source.follow and source.encoding == UTF_8 and whole:
@@ -211,9 +207,9 @@ def await_turn(
     monotonic_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Block until the message's turn is committed. Every `report_s`, `report` receives why it is not.
+    """Block until the message's turn is committed. `report` receives the reason every `report_s`.
 
-    Raises `PipelineFailed` after `timeout_s`, and if the pipeline has stopped; no other error ends the wait.
+    Raises `PipelineFailed` after `timeout_s`, and if the pipeline has stopped.
     """
     begun_s = reported_s = monotonic_s()
     while True:
@@ -247,7 +243,6 @@ def _tried(call: Callable[[], Found]) -> tuple[Found | None, str]:
 
 
 def engine_trouble(spec: PipelineSpec, store: StateStore, *, most_s: float = CHECK_S) -> str:
-    """Why no replica of the last run answers; empty if one does, or if the run starts its own. Blocks."""
     try:
         state, secret = store.read(), spec.engine.secret()
         api_key = None if secret is None else read_secret(secret)

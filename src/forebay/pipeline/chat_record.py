@@ -1,4 +1,4 @@
-"""The record of a message of `forebay chat`: what the pipeline reads as that text of that key."""
+"""Builds the source record of a `forebay chat` message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from forebay.pipeline.spec import PipelineSpec
 from forebay.records import DeadLetter, Event
 
 MARK = "forebay_chat"
-"""Field of a message's record, by which its turn is found."""
 ONE_FIELD = re.compile(r"\{\{\s*(?:event\.)?(?P<path>\w+(?:\.\w+)*)\s*\}\}")
 KAFKA_KEY = "kafka.key"
 NOT_HERE = "a message cannot be written to this pipeline"

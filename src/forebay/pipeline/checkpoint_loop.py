@@ -1,4 +1,4 @@
-"""Triggers a job's checkpoints: soon after there is something to commit, and seldom enough to be cheap."""
+"""Triggers a job's checkpoints: soon after there is something to commit, but seldom enough to be cheap."""
 
 from __future__ import annotations
 
@@ -28,16 +28,12 @@ class JobActivity(Protocol):
         """Block until there is a result to commit; False after `timeout_s`."""
         ...
 
-    def take_answers(self) -> None:
-        """Forget the results that the next checkpoint commits."""
-        ...
+    def take_answers(self) -> None: ...
 
-    def take_reads(self) -> bool:
-        """Whether events were read since the last call."""
-        ...
+    def take_reads(self) -> bool: ...
 
     def wake(self) -> None:
-        """End the wait of another thread, for good."""
+        """End another thread's wait, permanently."""
         ...
 
     def trigger(self) -> CheckpointEnd:
@@ -46,8 +42,6 @@ class JobActivity(Protocol):
 
 
 class CheckpointLoop:
-    """Checkpoints a job, on a thread, from `start` until `close`, or until its Flink is gone."""
-
     def __init__(
         self,
         activity: JobActivity,
@@ -72,11 +66,11 @@ class CheckpointLoop:
         self._thread.start()
 
     def want(self) -> None:
-        """Make a checkpoint even if nothing happens; any thread."""
+        """Request a checkpoint even if there is nothing to commit. Thread-safe."""
         self._wanted = True
 
     def check(self) -> None:
-        """Raise what has ended the thread: without it, nothing is committed."""
+        """Raise the error that ended the thread: without it, nothing is committed."""
         if self._failure is not None:
             raise self._failure
 
@@ -160,10 +154,9 @@ LONGEST_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSchedule:
-    """Times are of a monotonic clock. Pure.
+    """When to make checkpoints, so that they use only their share of time and CPU. Pure; times are monotonic.
 
-    By the shortest duration and the median processor time of the last few, checkpoints keep to their shares.
-    After each there is a pause in which sinks commit: before that, the next one would contain the same
+    After each there is a pause in which sinks commit; otherwise the next one would contain the same
     transactions.
     """
 
@@ -206,7 +199,7 @@ class CheckpointSchedule:
         return replace(self, begun_s=begun_s, ended_s=ended_s, failures=self.failures + 1)
 
     def postponed(self, now_s: float) -> CheckpointSchedule:
-        """Flink counts each try while tasks start as a failed checkpoint."""
+        """Flink counts an attempt while tasks start as a failed checkpoint."""
         wait_s = min(LONGEST_WAIT_S, MIN_S * 2.0 ** min(self.postponements, 60))
         return replace(self, postponements=self.postponements + 1, not_before_s=now_s + wait_s)
 

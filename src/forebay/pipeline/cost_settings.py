@@ -72,7 +72,6 @@ class PricedPipeline(Protocol):
 
 
 def cost_problems(pipeline: PricedPipeline, model: str | None) -> Iterator[tuple[str, str]]:
-    """Yields (path of a key, message). `model`: its name in the file."""
     try:
         if model is not None:
             prices_of(pipeline.prices, model)
@@ -102,7 +101,7 @@ def _extra_problems(extra: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def prices_of(prices: Mapping[str, PricesSpec] | None, model: str) -> TokenPrices | None:
-    """Raises `SettingError` if there are prices, and none for `model`."""
+    """Raises `SettingError` if there are prices, but none for `model`."""
     if prices is None:
         return None
     found = prices.get(model) or prices.get(ANY_MODEL)

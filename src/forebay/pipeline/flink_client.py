@@ -47,7 +47,6 @@ from forebay.pipeline.snapshot import Snapshot
 
 
 def plan_ahead(plan: Plan) -> bool:
-    """Warm up Flink's planner with the topics of `plan`."""
     spec = plan.spec
     if not (isinstance(spec.source, KafkaSource) or spec.topics()):
         return False
@@ -70,10 +69,9 @@ ARCHIVE_AFTER_S = 15.0
 
 
 class FlinkClient:
-    """Reads a pickled `Preparation` (optional) and `AttemptSpec`, after reporting `Checked` a `Served`, then
-    commands.
+    """Reads a pickled `Preparation` (optional), an `AttemptSpec`, a `Served`, then commands.
 
-    If the JVM dies, it reports that; if the supervisor closes `commands`, it kills itself and its JVM.
+    If the JVM dies, it reports that. If the supervisor closes `commands`, it kills itself and its JVM.
     """
 
     def __init__(self, jvm: Jvm, reports: BinaryIO, commands: BinaryIO, log_dir: Path) -> None:
@@ -130,7 +128,6 @@ class FlinkClient:
         return Finished(attempt.run(served))
 
     def _prepare(self, preparation: Preparation) -> threading.Event:
-        """The event is set once Flink has its file systems, or will load them later."""
         plan = preparation.plan
         self._environment = plan.settings.child_environment()
         runs_tasks = plan.cluster is None and plan.spec.task_managers == 1
@@ -182,7 +179,6 @@ class FlinkClient:
 
 
 def _import_what_builds_jobs() -> None:
-    """PyFlink imports a thousand modules with a job's first function."""
     import_functions()
     import_module(f"{FUNCTIONS}.flink_fn_execution_pb2")
 

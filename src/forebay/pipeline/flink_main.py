@@ -1,5 +1,7 @@
-"""The process that holds Flink for one attempt at a pipeline's job. It may be killed and replaced at any
-moment, leads a process group with its JVM, and ends with its parent."""
+"""The process that holds Flink for one attempt.
+
+It leads a process group with its JVM, and ends with its parent.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,6 @@ from forebay.processes import descendants
 
 @dataclass(frozen=True, slots=True)
 class ChildArgs:
-    """JSON in the process's only argument."""
-
     parent: int
     reports: int
     confirmations: int
@@ -53,16 +53,15 @@ MOMENT = struct.Struct("d")
 AGAIN_S = 0.1
 CLOCK_BOOTTIME, ABSOLUTE = 7, 1
 SCARCE = FULL | {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-"""Errors of a system that may have room for another process later."""
+"""Errors that may pass when the system has resources again."""
 
 
 class LeaseGuard:
-    """Suspends the JVM `pid` and all other children while the lease on the state may have expired: so nothing
-    commits.
+    """Suspends the JVM `pid` and all other children while the lease may have expired.
 
-    The command writes the lease's expiry to `confirmations`. If it passes without a newer one, they get
-    SIGSTOP; after a renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's suspension. If the
-    guard fails, it kills the JVM.
+    So nothing commits. The command writes the lease's expiry to `confirmations`. Without a newer one in time,
+    children get SIGSTOP; after a renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's
+    suspension. If the guard fails, it kills the JVM.
     """
 
     def __init__(self, confirmations: int, pid: int) -> None:
@@ -117,8 +116,6 @@ class LeaseGuard:
 
 
 class _Alarm:
-    """Becomes readable at a time of `uptime_s` (timerfd_create(2))."""
-
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self.fd = int(self._libc.timerfd_create(CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK))

@@ -1,7 +1,7 @@
 """Which of Flink's options a pipeline file may set.
 
-Rejected are those that control where state is, what is resumed and how the job is monitored; and unknown
-names, which Flink ignores without a message.
+Rejected are options that control state location, resuming or monitoring, and unknown names, which Flink
+ignores.
 """
 
 from __future__ import annotations
@@ -77,11 +77,10 @@ OWNED: dict[str, str] = {
     "web.address": _CLUSTER,
     "web.port": _CLUSTER,
 }
-"""Keys that Forebay controls, with everything below them and older names: what to write instead."""
+"""Keys that Forebay controls, with everything below them: what to write instead."""
 
 
 def owned(key: str) -> str | None:
-    """What to write instead of `key`; None if a pipeline may set it."""
     if any(_is_at(key, tuning) for tuning in TUNING):
         return None
     nearest = max((prefix for prefix in OWNED if _is_at(key, prefix)), key=len, default=None)
@@ -117,12 +116,10 @@ OPEN = (
     "events.reporter.",
     "yarn.",
 )
-"""Prefixes of options of plug-ins, file systems, state backends and reporters, which Flink does not list."""
 
 
 @lru_cache(maxsize=1)
 def option_names() -> tuple[frozenset[str], tuple[str, ...]]:
-    """Names, and prefixes below which any name is valid."""
     document = json.loads(DATA.read_text(encoding="utf-8"))
     return frozenset(document["options"]), (*OPEN, *(f"{name}." for name in document["maps"]))
 
@@ -133,7 +130,6 @@ def is_option(key: str) -> bool:
 
 
 def _forms() -> Iterator[re.Pattern[str]]:
-    """Parts that the user chooses are written `<name>`."""
     for name in option_names()[0]:
         if "<" in name:
             yield re.compile(".+".join(map(re.escape, re.split(r"<[^>]*>", name))))

@@ -99,7 +99,6 @@ class FlinkProcess:
         self._write(DRAIN)
 
     def receive(self, timeout_s: float) -> Report | None:
-        """None after `timeout_s`."""
         until_s = time.monotonic() + timeout_s
         while b"\n" not in self._read:
             left_s = until_s - time.monotonic()
@@ -113,7 +112,7 @@ class FlinkProcess:
         return decode_report(line)
 
     def cancel(self, timeout_s: float) -> None:
-        """Waits at most `timeout_s` for the job; blocks until the process is gone."""
+        """Wait at most `timeout_s` for the job; block until the process is gone."""
         self._write(CANCEL)
         until_s = time.monotonic() + timeout_s
         while (left_s := until_s - time.monotonic()) > 0 and select.select([self._reports], [], [], left_s)[
@@ -124,7 +123,7 @@ class FlinkProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Blocks until the process and its JVM are gone. Idempotent."""
+        """Block until the process and its JVM are gone. Idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -159,8 +158,6 @@ class FlinkProcess:
 
 
 class FlinkLauncher:
-    """Starts a run's processes, the first one optionally ahead of time. A context manager."""
-
     def __init__(self) -> None:
         self.printed = StdoutResults()
         self._ahead: FlinkProcess | None = None

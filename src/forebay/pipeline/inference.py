@@ -1,4 +1,4 @@
-"""How events become answers, in a job and in `forebay ask`: replicas, model, engine and calls."""
+"""Replicas, model, engine and calls, for jobs and `forebay ask`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from forebay.pipeline.cost_settings import prices_of
 from forebay.pipeline.spec import PipelineSpec
 
 NO_ENGINE = "http://none.invalid"
-"""Replica address of a pipeline that uses no model; the job never calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Served:
 
 
 def served_by(spec: PipelineSpec, urls: Sequence[str], note: Note = lambda text, waited_s: None) -> Served:
-    """Replicas at `urls`, or the pipeline's own; blocks. Raises as `served_model` and `check_prefill`."""
+    """Use replicas at `urls`, or the pipeline's own. Blocks. Raises as `served_model` and `check_prefill`."""
     if not spec.asks_model:
         return Served(FixedReplicas((NO_ENGINE,)), "none")
     replicas = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
@@ -68,7 +67,7 @@ def _prefill(spec: PipelineSpec, replicas: ReplicaList) -> ReplicaList | None:
 
 
 def published_scaling(spec: PipelineSpec) -> ScalingLink | None:
-    """Something else starts the replicas; the job publishes how many it needs."""
+    """If something else starts the replicas, the job publishes how many it needs."""
     if spec.scaling is None:
         return None
     return ScalingLink(
@@ -86,8 +85,10 @@ def served_model(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ServedModel:
-    """The model to request; blocks and raises as `discover_model`. A gateway is asked only if no model is
-    named."""
+    """Return the model to request; blocks and raises as `discover_model`.
+
+    A gateway is queried only if no model is named.
+    """
     if spec.engine.model is not None and _gateway(spec, replicas) is not None:
         return ServedModel(spec.engine.model)
     return discover_model(

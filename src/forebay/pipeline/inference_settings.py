@@ -1,4 +1,4 @@
-"""A pipeline's calls of the engine: prompts, schema, sampling, retries, journal, and how many replicas."""
+"""Settings of a pipeline's engine calls: prompts, schema, sampling, retries, journal and scaling."""
 
 from __future__ import annotations
 
@@ -320,7 +320,6 @@ class PipelineScalingSpec(Model):
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Contradictions among the values, each with its key."""
         if self.min > self.max:
             yield "scaling.min", f"expected at most scaling.max ({self.max}), found {self.min}"
         budget, price = self.budget_per_hour, self.price_per_hour
@@ -337,13 +336,12 @@ class PipelineScalingSpec(Model):
 
     @property
     def limits(self) -> ScalingLimits:
-        """Reports older than those that count would make the stream seem empty."""
         return ScalingLimits(
             self.min, self.max, self.budget_per_hour, self.price_per_hour, stale_after_s=FRESH_S
         )
 
     def settings(self, answer_tokens: int) -> ScalingSettings:
-        """An answer is expected to have half of `answer_tokens`, its maximum, until there are any."""
+        """Until there are answers, their expected length is half of `answer_tokens`, the maximum."""
         others = {} if self.classes is None else self.classes.slo_s
         return ScalingSettings(
             limits=self.limits,
@@ -359,7 +357,7 @@ class PipelineScalingSpec(Model):
 
 
 def replicas_settings(text: str) -> list[str]:
-    """`--replicas 0..2`, or a fixed number, as settings of `--set`. Raises `SettingError`."""
+    """Convert `--replicas 0..2`, or a fixed number, to settings for `--set`. Raises `SettingError`."""
     found = RANGE.fullmatch(text.strip())
     if found is None:
         raise SettingError(f"--replicas: expected a number or a range such as 0..2, found {text[:80]!r}")

@@ -30,7 +30,6 @@ def _text(template: FieldTemplate, event: Event) -> str:
 
 
 def runs_only_ours(spec: PipelineSpec) -> bool:
-    """Whether the pipeline's sources and sinks are Forebay's own, not of other packages."""
     parts = (spec.source, spec.sink, spec.dead_letters)
     return all(type(part).__module__.startswith("forebay.") for part in parts)
 
@@ -50,8 +49,8 @@ def build(
 ) -> None:
     """Add the pipeline to `env`; nothing runs until it is executed.
 
-    Files are named after `job`, the job's future id, Kafka transactions after `transactions`; `run` is the
-    run's id, whose files are put together if it `grows`.
+    Files are named after `job`, the job's future id; Kafka transactions after `transactions`. If the output
+    `grows`, files of the run with id `run` are combined.
     """
     if isinstance(spec.source, KafkaSource):
         stream = spec.source.stream(env, spec, topics)

@@ -1,5 +1,4 @@
-"""From the words after `forebay run` to a checked `PipelineSpec`, or to one `SettingError` with all
-mistakes."""
+"""Turns the arguments of `forebay run` into a `PipelineSpec`, or a `SettingError` with all mistakes."""
 
 from __future__ import annotations
 
@@ -45,9 +44,9 @@ class ApplicationOptions:
 def load_pipeline(
     pipeline: str, options: ApplicationOptions = ApplicationOptions(), settings: Sequence[str] = ()
 ) -> PipelineSpec:
-    """Load `pipeline`, a file or the name of an application; blocks on the file system.
+    """Load `pipeline`, a file or the name of an application. Blocks on the file system.
 
-    `settings` are `path.to.key=value`, which win. Raises `SettingError`.
+    `settings` are `path.to.key=value` and override it. Raises `SettingError`.
     """
     applications = APPLICATIONS.names()
     if pipeline in applications:
@@ -78,7 +77,7 @@ def _check_name(pipeline: str, applications: Sequence[str]) -> None:
 
 
 def load_spec(path: str | Path, settings: Sequence[str] = ()) -> PipelineSpec:
-    """Read and check the pipeline file at `path`; blocks on the file system.
+    """Read and check the pipeline file at `path`. Blocks on the file system.
 
     `settings` are `path.to.key=value` and override the file. Relative paths are relative to the file's
     folder. Raises `SettingError` with one line per mistake.
@@ -99,14 +98,13 @@ def parse_spec(
     lines: Mapping[Where, int] | None = None,
     given: Collection[Where] = (),
 ) -> PipelineSpec:
-    """`given` are the paths that come from the command line."""
     return check_document(PipelineSpec, data, what="pipeline", base=base, name=name, lines=lines, given=given)
 
 
 def set_values(document: dict[str, Any], settings: Iterable[str], known: Iterable[Where]) -> list[Where]:
     """Put each `path.to.key=value` of `settings` into `document`; the last one wins. Returns their paths.
 
-    A value is JSON if it parses as such, else a text. Raises `SettingError`.
+    A value is parsed as JSON if possible, else it is text. Raises `SettingError`.
     """
     return [_set(document, setting, known) for setting in settings]
 
@@ -173,7 +171,6 @@ FILES: dict[str, dict[str, Any]] = {
     ".tsv": {"type": "csv", "delimiter": "\t"},
     **{name: {"type": "text"} for name in (".txt", ".log")},
 }
-"""The settings of files by the end of their names."""
 TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TOPIC_FORM = "kafka://HOST:PORT/TOPIC"
 
@@ -220,8 +217,6 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
 
 
 def _fields_with_times(settings: Mapping[str, Any], base: Path) -> list[str]:
-    """The first record's fields with an ISO 8601 time; none if it cannot be read. Blocks on the file
-    system."""
     from forebay.connectors.event_time import EventTime
 
     try:
@@ -239,7 +234,7 @@ def _fields_with_times(settings: Mapping[str, Any], base: Path) -> list[str]:
 
 
 def source_settings(source: str, option: str = "--source") -> dict[str, Any]:
-    """The settings of what `option` names. Blocks on the file system; raises `SettingError`."""
+    """Settings of the source that `option` names. Blocks on the file system. Raises `SettingError`."""
     from forebay.connectors.files.listing import data_files
     from forebay.connectors.files.unpack import data_suffix
 
@@ -271,10 +266,9 @@ def source_settings(source: str, option: str = "--source") -> dict[str, Any]:
 
 
 def guesses_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The encoding and the delimiter of a source's files, if their first bytes show others than `settings`.
+    """Guess a source's encoding and delimiter from its first bytes, if they differ from `settings`. Blocks.
 
-    For commands that do not resume: another guess would read the rest of a file in another way. Blocks on the
-    file system.
+    Only for commands that do not resume: another guess would read the rest of a file differently.
     """
     from forebay.connectors.files.guess import guessed_settings
     from forebay.connectors.files.listing import data_files

@@ -1,4 +1,4 @@
-"""Local processes as scalable replicas: the `ReplicaOwner` of this machine."""
+"""Runs scalable replicas as local processes: the `ReplicaOwner` of this machine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from forebay.fleet.discovery import ScaledReplicaSet, write_listing
 
 State = Literal["starting", "ready", "draining", "ending"]
 WITHIN_S, MAX_FAILURES = 600.0, 4
-"""After this many failures in that time, or in a row without a ready replica, and with no replica left, the
-run fails: records would wait without end.
+"""Without a replica left, the run fails after this many failures in that time, or in a row. Otherwise records
+would wait forever.
 """
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 
@@ -37,8 +37,6 @@ class Processes(Protocol):
 
 @dataclass(slots=True)
 class ManagedReplica:
-    """`left`: the version of the first list without it."""
-
     replica: LocalReplica
     place: int
     state: State
@@ -50,7 +48,6 @@ class Failures:
     def __init__(self) -> None:
         self._at_s: deque[float] = deque()
         self.in_a_row = 0
-        """Failures since a replica was ready."""
         self.last = ""
 
     def add(self, now_s: float, text: str) -> None:
@@ -66,7 +63,6 @@ class Failures:
         return len(self._at_s)
 
     def pause(self, now_s: float) -> bool:
-        """Whether to delay starts now. The first failed replica is replaced immediately."""
         recent = self.recent(now_s)
         if recent < 2:
             return False
@@ -75,10 +71,9 @@ class Failures:
 
 
 class LocalReplicas:
-    """Starts replicas in the places of `shares`, each with its cores, and drains them: the `ReplicaOwner` of
-    this machine.
+    """Starts replicas in the places of `shares`, each with its cores, and drains them.
 
-    A surplus one is unlisted, and gets SIGTERM once `drained` confirms it; until then it may be taken back.
+    A surplus replica is unlisted, and gets SIGTERM once `drained` confirms it. Until then it may be reused.
     Call `look` about once a second.
     """
 
@@ -141,7 +136,7 @@ class LocalReplicas:
         self._publish()
 
     def look(self, now_s: float) -> None:
-        """Raises `PipelineFailed` if replicas fail repeatedly, and none is left although some are wanted."""
+        """Raises `PipelineFailed` if replicas fail repeatedly and none is left, although some are needed."""
         for kept in list(self._kept):
             status = self._processes.ended(kept.replica)
             if status is not None:
@@ -239,7 +234,6 @@ MAX_BYTES = 4 << 20
 
 
 def is_idle(replica: LocalReplica) -> bool:
-    """A replica that does not report may be busy."""
     connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
@@ -254,8 +248,10 @@ def is_idle(replica: LocalReplica) -> bool:
 
 
 def has_drained(reports: Reports, now_ms: int, url: str, left: int, idle: Callable[[], bool]) -> bool:
-    """Whether no request is at `url`, and none will come: every live subtask reports for list version
-    `left` or later, the first without it, and the replica is idle. (Flink reports nothing while it
-    restarts.)"""
+    """Whether `url` has no requests and will get none.
+
+    Every live subtask must report list version `left`, the first without it, or later; and the replica must
+    be idle. (Flink reports nothing while it restarts.)
+    """
     counted = within(reports, now_ms, GONE_S).values()
     return all(one.listing >= left and not one.at_replicas.get(url, 0) for one in counted) and idle()

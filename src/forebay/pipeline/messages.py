@@ -1,4 +1,4 @@
-"""Messages between an attempt at a pipeline's job and its supervisor: reports and commands, one per line."""
+"""Reports and commands between an attempt at a pipeline's job and its supervisor, one per line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from forebay.pipeline.state_store import RunState
 
 CANCEL_S = 60.0
 GO, DRAIN, CANCEL = b"go\n", b"drain\n", b"cancel\n"
-"""Commands: submit the job, which waits for this once built; complete what it has read; end it."""
 
 
 class JobLost(PipelineFailed):
-    """Flink, or a part of it, is gone or broken: a new attempt may succeed."""
+    """Flink, or a part of it, is gone or broken. A new attempt may succeed."""
 
 
 class Cancelled(BaseException):
@@ -47,7 +46,9 @@ class Preparation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSpec(Preparation):
     """Run job `job_id` from `restore_from`, or from the beginning. `state` is the record of earlier runs.
-    A checkpoint `chosen` by hand is used unchanged. All attempts of a run share `run_id`."""
+
+    A checkpoint `chosen` by hand is used unchanged. All attempts of a run share `run_id`.
+    """
 
     state: RunState
     job_id: str
@@ -93,8 +94,8 @@ class NewTopics:
 class Ready:
     """The job is built, and is submitted once this report is recorded.
 
-    `jvm`: process id and start time. `ends`: the topics' ends at the first start. `topics`: all ids that
-    topics have had.
+    `jvm`: process id and start time. `ends`: the topics' ends at the first start. `topics`: all ids, past
+    ones too.
     """
 
     jvm: tuple[int, float]
@@ -110,8 +111,8 @@ class Signs:
     """Signs that a job is alive.
 
     `answers`: Flink's REST service answered; if not, the rest is its last answer. `looked_ms`: when the
-    slowest subtask last checked requests in flight; constant if a thread hangs. `held_back_ms`: total
-    backpressure time.
+    slowest subtask last checked requests; constant if a thread hangs. `held_back_ms`: total backpressure
+    time.
     """
 
     answers: bool = True
@@ -136,8 +137,6 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Another attempt would fail, too; `error` is its class."""
-
     error: str
     message: str
     kind: Literal["failed"] = "failed"
@@ -145,8 +144,6 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLost:
-    """Another attempt may succeed."""
-
     cause: str
     kind: Literal["lost"] = "lost"
 

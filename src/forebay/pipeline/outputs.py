@@ -1,5 +1,4 @@
-"""A run's output: results on standard output, and what was written, counted at the end, when metrics are
-gone."""
+"""A run's output: results on standard output, and exact counts at the end, when metrics are gone."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ STDOUT, STDERR = 1, 2
 class StdoutResults:
     """Forwards, on a thread, the output of a JVM started within `taken`, or of processes given `fileno`.
 
-    Result lines go to `out`, all others to `odd`. `closed` is set once nobody reads `out`; later results are
+    Result lines go to `out`, others to `odd`. When nobody reads `out`, `closed` is set and later results are
     dropped.
     """
 
@@ -65,7 +64,6 @@ class StdoutResults:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """May be called once."""
         sys.stdout.flush()
         saved = os.dup(STDOUT)
         os.dup2(self.fileno(), STDOUT)
@@ -151,7 +149,7 @@ class OutputCounts:
         self._before = {(part.folder, part.name): part.size for part in before}
 
     def since(self, last: Snapshot, notes: Sequence[EndNote] = ()) -> Snapshot:
-        """With exact numbers if available, from files, printed results and `notes`."""
+        """Replace counts with exact ones, if available, from files, printed results and `notes`."""
         letters, results = self._dead_letters_written(notes), self._results_written(notes)
         failed, cut = Counter[str](), last.cut_answers
         if letters is not None:
@@ -258,7 +256,6 @@ def _parts_at(key: str, written: Mapping[str, Location]) -> list[Part]:
 
 
 def end_notes(store: StateStore, job: str) -> list[EndNote]:
-    """Empty if they cannot be read now."""
     try:
         return [EndNote.decode(note) for note in store.end_notes(job)]
     except (OSError, StoreAway, StoreRefused) as error:

@@ -1,4 +1,4 @@
-"""What a run of a pipeline is: the checked file, the command line, and everything that follows from them."""
+"""What a run of a pipeline is: the checked file and the command line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from forebay.settings import Settings
 class Plan:
     """One run of a pipeline. Picklable.
 
-    `engine`: URLs of replicas, which replace those of the file. `cluster`: `HOST:PORT` of a running Flink;
-    None: the run starts one. `fresh`: discard the checkpoints. `from_checkpoint`: replaces the recorded one;
-    results committed after it are duplicated. `in_process`: Flink runs in this process's JVM, and the run
-    ends if that is lost; the state must be in a folder, because nothing would suspend Flink if a lease
-    expired. `page`: where the application's page of results is written.
+    `engine`: URLs that replace the file's replicas. `cluster`: `HOST:PORT` of a running Flink; None: start
+    one. `fresh`: discard the checkpoints. `from_checkpoint`: replaces the recorded one; results committed
+    after it are duplicated. `in_process`: Flink runs in this process's JVM, and the run ends if that is lost.
+    Its state must be in a folder, because nothing would suspend Flink if a lease expired. `page`: where to
+    write the application's page.
     """
 
     spec: PipelineSpec
@@ -79,9 +79,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
-    """`parallelism`: subtasks. `capacity`: requests in flight per subtask. `after`: the step whose output
-    it reads."""
-
     name: str
     what: str
     parallelism: int
@@ -91,7 +88,7 @@ class JobStep:
 
 
 def resolved(spec: PipelineSpec, engine: Sequence[str] = ()) -> dict[str, Any]:
-    """Every setting, as in a pipeline file. Secrets are references; queries of URLs are removed."""
+    """All settings, as in a pipeline file. Secrets are references; URL queries are removed."""
     document: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
     if engine:
         others = dict.fromkeys(("file", "dns", "kubernetes", "ray"))
@@ -113,7 +110,6 @@ def _urls(value: Any) -> Any:
 
 
 def stages_of(spec: PipelineSpec, engine: Sequence[str] = ()) -> list[JobStep]:
-    """From the source to the sinks."""
     application = spec.application
     reads = spec.source.readers(spec)
     stages = [JobStep("source", spec.source.summary(), reads)]

@@ -28,7 +28,7 @@ REDIRECTS = "decides which files are changed"
 
 
 def check(plan: Plan, *, dry_run: bool = False) -> None:
-    """Check everything that a run needs before Flink starts, except Kafka; blocks, and creates directories.
+    """Check everything that a run needs before Flink starts, except Kafka. Blocks, and creates directories.
 
     A `dry_run` creates none, and needs no connector installed. Raises `SettingError`; `SetupError` if a
     client is not installed.
@@ -57,7 +57,7 @@ def check(plan: Plan, *, dry_run: bool = False) -> None:
 
 
 def check_paths(plan: Plan, *, make: bool = True) -> None:
-    """Raise `SettingError` if a place cannot be read or written."""
+    """Raise `SettingError` if a path cannot be read or written."""
     for key, connector in {"source": plan.spec.source, **plan.spec.sinks()}.items():
         connector.check(key)
     for key, folder in plan.places.items():
@@ -90,7 +90,7 @@ def _check_bucket(key: str, folder: S3Path) -> None:
 
 
 def check_secrets(spec: PipelineSpec, *, here: bool) -> None:
-    """Raises `SettingError` and `SetupError`. Tasks run `here`, or on a cluster."""
+    """Raises `SettingError` and `SetupError`. `here`: tasks run in this environment, not on a cluster."""
     key = spec.engine.secret()
     if key is not None:
         try:
@@ -114,9 +114,11 @@ MAX_CHARS = 300
 
 
 def first_record_warning(spec: PipelineSpec) -> str | None:
-    """Why none of the first hundred records of files that are not followed can be used or has the
-    requested `key`; None if one does. Blocks. Raises `SettingError` if the source cannot be read, or a
-    CSV file lacks a named column."""
+    """Explain why none of a file's first hundred records is usable or has the requested `key`. Blocks.
+
+    None if one does, or if files are followed. Raises `SettingError` if the source cannot be read, or a CSV
+    file lacks a named column.
+    """
     spec.source.check("source")
     look = _Templates(spec)
     found: list[_Doubt] = []
@@ -145,7 +147,7 @@ def first_record_warning(spec: PipelineSpec) -> str | None:
 
 
 def reads_nothing(spec: PipelineSpec) -> bool:
-    """Whether the source is files read to their end, without a record; blocks."""
+    """Whether the source is bounded files without a record. Blocks."""
     from forebay.connectors.files.source import has_no_records
 
     source = spec.source
@@ -153,15 +155,11 @@ def reads_nothing(spec: PipelineSpec) -> bool:
 
 
 class _Doubt(NamedTuple):
-    """`usable`: the record only lacks a key and would be answered without one."""
-
     text: str
     usable: bool = False
 
 
 class _Templates:
-    """If no record has a class of service, the template is wrong."""
-
     def __init__(self, spec: PipelineSpec) -> None:
         fields = (
             spec.id_template(),
@@ -216,8 +214,7 @@ SEPARATORS = {b",": "", b";": ' and `delimiter: ";"`', b"\t": ' and `delimiter: 
 
 
 def likely_instead(lines: Sequence[bytes], tried: str | None = None) -> str:
-    """Guess the format of a file whose first `lines` contain no JSON object, or no CSV row with the
-    delimiter `tried`."""
+    """Guess the format of a file that has no JSON object, or no CSV row with delimiter `tried`."""
     first = next((line.strip() for line in lines if line.strip()), b"")
     if tried is None and re.search(rb"\r(?!\n)", first):
         return f"it has a carriage return; {LINE_FEEDS}"

@@ -1,4 +1,4 @@
-"""What a pipeline's runs leave for the next one: the record of the last run, and checkpoints."""
+"""What a pipeline's runs leave for the next one: checkpoints and the last run's record."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AlreadyFinished(SettingError):
 
 
 def found_state(store: StateStore, *, needed: bool = True) -> RunState:
-    """The record of runs in `store`; a new one before the first run, or if it is not `needed`.
+    """Return the record of runs in `store`; a new one before the first run, or if it is not `needed`.
 
     Raises `SettingError` if it cannot be used, or is missing although there are checkpoints.
     """
@@ -70,10 +70,10 @@ def found_state(store: StateStore, *, needed: bool = True) -> RunState:
 
 
 def end_orphan(store: StateStore, state: RunState) -> RunState:
-    """End everything that the last run left; return its record, updated if its job had finished.
+    """End everything that the last run left. Returns its record, updated if its job had finished.
 
-    A killed command's job could otherwise commit results that the next run repeats. An embedded cluster ends
-    by itself, with a delay. Raises `SettingError` if another cluster does not answer.
+    Otherwise a killed command's job could commit results that the next run repeats. Raises `SettingError` if
+    another cluster does not answer.
     """
     if state.finished:
         return state
@@ -111,11 +111,11 @@ def _last_number(store: StateStore, state: RunState) -> int:
 
 
 def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState) -> Location | None:
-    """The checkpoint that a run of `spec` resumes, or None to start at the beginning.
+    """Return the checkpoint that a run of `spec` resumes, or None to start at the beginning.
 
-    It is the last job's newest, or the one which that job started from. A damaged or missing one is never
-    replaced by an older one, which would duplicate results: that raises `SettingError`, as do lost results, a
-    finished pipeline, and changed settings.
+    It is the last job's newest, or the one that this job started from. A damaged or missing one is never
+    replaced by an older one, which would duplicate results. Raises `SettingError` for that, for lost results,
+    a finished pipeline, and changed settings.
     """
     if state.lost is not None:
         raise SettingError(f"the last run of pipeline {spec.name!r} lost results. {state.lost}")
@@ -156,7 +156,6 @@ def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
 
 
 def resume_text(checkpoint: Location, state: RunState, settings: Mapping[str, Any]) -> str:
-    """From which checkpoint a run with `settings` resumes the last run, and which settings are others."""
     changes = list(_changes(state.settings, settings)) if state.settings else []
     more = f", and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
     since = f"; changed since the last run: {', '.join(changes[:SHOWN_CHANGES])}{more}" if changes else ""
@@ -177,7 +176,6 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") 
 
 
 def unfingerprinted(spec: PipelineSpec) -> set[str]:
-    """Recorded for later runs, but may change in this one."""
     bound = spec.ordering == "key" or spec.application is not None or spec.budget is not None
     return {"ordering"} if bound else {"ordering", "shards"}
 
@@ -240,7 +238,7 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
 
 
 def traits_to_record(spec: PipelineSpec, resumed: RunState) -> dict[str, Any]:
-    """The number of shards stays that of the first run: the uid has it, by which Flink finds the state."""
+    """The number of shards stays that of the first run: Flink finds state by a uid that includes it."""
     kept = resumed.traits or {}
     return fingerprint(spec) | {key: kept[key] for key in ("shards",) if key in kept}
 
@@ -294,12 +292,10 @@ class RunRecord:
             self._store.write(self.state, patient=False)
 
     def add_checkpoint(self, triggered_ms: int) -> None:
-        """Triggered by `triggered_ms` at the latest."""
         assert self._cleaner is not None
         self.state = self._cleaner(self.state, triggered_ms)
 
     def add_loss(self, lost: ResultsLost) -> None:
-        """The same command must not resume after lost results as if nothing were missing."""
         self.state = self.state.model_copy(update={"lost": str(lost)})
         self._write()
 
@@ -321,7 +317,7 @@ class RunRecord:
 
 
 def forget(store: StateStore, before: RunState) -> RunState:
-    """Delete the checkpoints; return the new record, written first so that a crash cannot bring them back."""
+    """Delete the checkpoints. Returns the new record, written first so that a crash cannot restore them."""
     state = RunState(topics=before.topics)
     store.write(state)
     for job in store.jobs():
@@ -332,8 +328,8 @@ def forget(store: StateStore, before: RunState) -> RunState:
 class CheckpointCleaner:
     """Records the checkpoints that `job` completes, and deletes those of earlier jobs.
 
-    Keeps `restored`: Flink deletes a finishing job's checkpoints, and a run killed before recording the end
-    resumes from it again.
+    It keeps `restored`: Flink deletes a finishing job's checkpoints, and a run killed before recording the
+    end resumes from it again.
     """
 
     def __init__(self, store: StateStore, job: str, restored: Location | None) -> None:
@@ -345,8 +341,9 @@ class CheckpointCleaner:
         self._tidied = False
 
     def __call__(self, state: RunState, triggered_ms: int) -> RunState:
-        """If nothing newer was triggered, the disk is full, or the store does not answer, the record stays as
-        it is."""
+        """Return the new record; unchanged without a newer checkpoint, or if the store is full or
+        unavailable.
+        """
         if triggered_ms == self._noted_ms:
             return state
         try:

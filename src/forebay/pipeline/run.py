@@ -1,4 +1,4 @@
-"""Runs a plan to its end: checks what it needs, and resumes it from its last checkpoint."""
+"""Runs a plan to its end."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ from forebay.pipeline.supervisor import Engine, Supervisor, Watch
 __all__ = ["OpenAnyEngine", "OpenEngine", "Watch", "run_pipeline"]
 
 OpenEngine = AbstractContextManager[Sequence[str]]
-"""Yields the URLs of the replicas; if empty, those of the plan or of its file are used."""
 OpenAnyEngine = AbstractContextManager[Engine]
-"""Yields URLs, or replicas that the run starts and stops."""
 
 
 def run_pipeline(
@@ -43,13 +41,12 @@ def run_pipeline(
     enough: Callable[[Snapshot], bool] = lambda now: False,
     launcher: FlinkLauncher | None = None,
 ) -> Snapshot:
-    """Run `plan` until it ends; blocks. Returns the last snapshot, which `watch` also receives, even after a
-    failure.
+    """Run `plan` until it ends; blocks. Returns the last snapshot.
 
-    Resumes from the newest complete checkpoint unless `fresh`, and again (at most ten times in ten minutes)
-    if Flink dies or the job stalls. Restarts replicas of `engine` that die. Once `enough` returns true for a
-    snapshot, the job commits what it has read and ends. KeyboardInterrupt cancels the job. The caller closes
-    `launcher`.
+    `watch` gets it, too, even after a failure. Resumes from the newest complete checkpoint unless `fresh`,
+    and again (at most ten times in ten minutes) if Flink dies or the job stalls. Restarts replicas of
+    `engine` that die. Once `enough` returns true, the job commits what it has read and ends.
+    KeyboardInterrupt cancels the job. The caller closes `launcher`.
 
     Raises `SettingError` before entering `engine` if a check fails, or the pipeline is running or has
     finished; `PipelineFailed` if the job failed, the engine is lost, or Flink was lost too often.

@@ -1,8 +1,8 @@
 """A pipeline's state in an object store, available to every machine.
 
 `PREFIX/run.json` is the record of the runs, `PREFIX/lock` the active run's lease; Flink writes to
-`PREFIX/JOB/`. A job whose run did not release the lease is fenced: objects with the names of its next
-checkpoints and savepoints make Flink fail to complete them, and so to commit.
+`PREFIX/JOB/`. A job whose run did not release the lease is fenced: objects occupy the names of its next
+checkpoints and savepoints, so Flink fails to complete them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ from forebay.pipeline.state_store import FILE, MAX_BYTES, RunRecordBroken, RunSt
 log = logging.getLogger(__name__)
 
 FENCES = 128
-"""Checkpoint numbers to occupy. A job whose checkpoints all fail ends after 121: Flink restarts it after
-11 consecutive failures, ten times."""
+"""Checkpoint numbers to occupy. If all its checkpoints fail, a job ends after 121: ten restarts, each after
+11 consecutive failures.
+"""
 FENCE_KEPT_S = 30 * 86_400.0
 """A machine may be suspended for days."""
 AT_A_TIME = 16
@@ -126,7 +127,6 @@ class S3Store:
             self._sleep(PAUSE_S)
 
     def _replace_record(self, content: bytes, writer: str | None) -> bool:
-        """False if the existing record is this run's own."""
         try:
             self._record = self._client.put(self._key(FILE), content, replacing=self._record)
         except Changed:
@@ -135,7 +135,7 @@ class S3Store:
         return True
 
     def _own_record(self, writer: str | None) -> str:
-        """The record's ETag if this run wrote it and only the answer was lost; else raise `Fenced`."""
+        """Return the record's ETag if this run wrote it and only the answer was lost; else raise `Fenced`."""
         found = self._client.get(self._key(FILE), MAX_BYTES)
         if found is not None and writer is not None:
             with suppress(RunRecordBroken):

@@ -39,14 +39,14 @@ from forebay.settings import Settings
 
 LOOK_S = 0.5
 SILENT_S = 60.0
-"""If no subtask of a job has reported for this long, the job cannot reach the folder."""
+"""If no subtask of a job has reported for this long, the job cannot access the folder."""
 
 
 class ScaledEngine:
     """Local replicas of one run, started and drained with its demand.
 
-    Call `check_replicas` several times a second, from one thread; it does not block. Subtasks report their
-    demand in `folder`, which also keeps what was learned. `asks_each`: each record leads to a call.
+    Call `check_replicas` several times a second, from one thread; it does not block. Subtasks report demand
+    in `folder`, which also stores what was learned. `asks_each`: each record leads to a call.
     """
 
     def __init__(
@@ -76,7 +76,6 @@ class ScaledEngine:
         self._silence_reported = False
         self._reason = self._failure = ""
         self.scaling = Scaling()
-        """For display."""
         self.replicas = LocalReplicas(
             places.replicas,
             places.shares,
@@ -149,7 +148,6 @@ class ScaledEngine:
         self._note(text)
 
     def _forget_gone(self) -> None:
-        """A hung subtask writes a new report when it continues."""
         now_ms = self._clock.wall_ms()
         fresh, counted = (within(self._reports, now_ms, age_s) for age_s in (FRESH_S, GONE_S))
         for name in self._reports.keys() - fresh.keys():

@@ -1,5 +1,4 @@
-"""Files of a pipeline's scaling: its state for `forebay fleet status`, its decisions, and what it has
-learned."""
+"""Files of a pipeline's scaling: its status, its decisions, and what it has learned."""
 
 from __future__ import annotations
 
@@ -24,7 +23,6 @@ from forebay.settings import Settings
 
 STATUS, COURSE, LISTING = "status.json", "course.jsonl", "replicas.json"
 MAX_BYTES = 16 << 20
-"""One old file is kept."""
 
 
 def scaling_folder(settings: Settings, name: str, state: str) -> Path:
@@ -50,7 +48,6 @@ class ScalingRecord:
         self._steps: dict[str, Any] = {}
 
     def begin(self, at_ms: int) -> None:
-        """The last line of an earlier run may be cut off."""
         self._append({"at_ms": at_ms, "begin": True}, before=b"\n")
 
     def step(self, step: ScalingStep, at_ms: int) -> None:
@@ -106,7 +103,6 @@ def step_document(step: ScalingStep, at_ms: int) -> dict[str, Any]:
 
 
 def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
-    """The status of each scaled run on this machine, without those left by killed runs."""
     for path in sorted((settings.run / "scaling").glob(f"*/{STATUS}")):
         found: dict[str, Any] = dict(read_stamp(path))
         pid, born_s = found.get("pid"), found.get("born_s")
@@ -117,7 +113,6 @@ def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def read_course(path: Path) -> list[dict[str, Any]]:
-    """The decisions of the last run; incomplete lines are skipped."""
     lines: list[dict[str, Any]] = []
     with path.open("rb") as file:
         for line in file:
@@ -136,8 +131,6 @@ LEARNED = "learned.json"
 
 
 class LearnedFile:
-    """`problems`: unusable parts, one line each; they are learned again."""
-
     def __init__(self, folder: Path, memory: ScalingMemory, now_s: float) -> None:
         self._path = folder / LEARNED
         self._memory = memory

@@ -53,8 +53,6 @@ class KvTransfers:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStats:
-    """`between_ms`: time between the last two (0: there are fewer)."""
-
     completed: int
     failed: int = 0
     took_ms: int = 0
@@ -62,7 +60,6 @@ class CheckpointStats:
 
     @property
     def commit_s(self) -> float:
-        """The longest time from an answer to its commit, at the last interval."""
         return (self.between_ms + self.took_ms) / 1000
 
 
@@ -75,19 +72,21 @@ FAILED = "FAILED"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A running pipeline at one moment; latencies in seconds over the last 30 s. Counts are the operator's
-    since its last start; `accepted` includes the `restored` events. At the end of a run, they are of its
-    output.
+    """A running pipeline at one moment; latencies in seconds over the last 30 s.
+
+    Counts are the operator's since its last start, or of the output at the end of a run. `accepted` includes
+    the `restored` events.
 
     - `state`: Flink's, or one of those above. `elapsed_s` restarts from 0 with the job.
-    - `oldest_read_ms`: wall clock, in the year 9999 if nothing is awaited, 0 if unknown.
+    - `oldest_read_ms`: wall clock; in the year 9999 if nothing is pending, 0 if unknown.
     - `failed_commits`: transactions whose results may be lost. `skipped_records`: an upper bound.
-    - `source_held_back_ms`: time for which the source had to wait for later tasks; `held_back_ms`: for which
-      the operator had to, summed over its subtasks.
-    - `failed`: dead letters, and calls that an application continued without, by cause. `kv_transfers`: None
-      before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: that may get
-      requests. `cost_pico`: in 10^-12 of the currency, None before the first call that has a price;
-      `cost_by_key`: at the end of a run, of the keys that have cost most.
+    - `source_held_back_ms`: time for which later tasks blocked the source; `held_back_ms`: for which they
+      blocked the operator, summed over its subtasks.
+    - `failed`: dead letters, and calls that an application continued without, by cause. `kv_transfers`:
+      None before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: available for
+      requests.
+    - `cost_pico`: in 10^-12 of the currency, None before the first priced call. `cost_by_key`: the most
+      expensive keys, at the end of a run.
     """
 
     elapsed_s: float
@@ -207,8 +206,10 @@ MANY_LOST, MOSTLY_ONE_CAUSE = 20, 0.9
 
 
 def lost_cause(now: Snapshot, *, one_each: bool) -> str:
-    """The cause of nearly all dead letters, if many records have failed since the job's last start and none
-    has a result; else empty. `one_each`: each event has one result or dead letter."""
+    """The cause of nearly all dead letters, if many records have failed and none succeeded; else empty.
+
+    `one_each`: each event has one result or dead letter.
+    """
     lost = now.dead_letters
     others = not one_each and lost + now.in_flight + now.pending < now.read
     if now.results or lost < MANY_LOST or others or not now.failed:
@@ -218,8 +219,6 @@ def lost_cause(now: Snapshot, *, one_each: bool) -> str:
 
 
 class RunStatus:
-    """Includes what is kept across attempts."""
-
     def __init__(self, watch: Callable[[Snapshot], None]) -> None:
         self.last = Snapshot(0.0, "CREATED")
         self._watch = watch
@@ -239,7 +238,6 @@ class RunStatus:
         self._watch(self.last)
 
     def note(self, **changes: Any) -> None:
-        """Shown with the next snapshot."""
         self.last = replace(self.last, **changes)
 
     def wait(self, state: str, text: str, waited_s: float) -> None:
@@ -254,7 +252,7 @@ MOSTLY = 0.5
 
 
 class Throughput:
-    """Measures throughput over the last `over_s` from each snapshot, in order; None without enough data."""
+    """Throughput over the last `over_s` before each snapshot, in order; None without enough data."""
 
     def __init__(self, over_s: float = OVER_S) -> None:
         self._over_s = over_s
@@ -280,7 +278,6 @@ class Throughput:
 
     @property
     def results_per_s(self) -> float | None:
-        """Without dead letters."""
         return self._rate(lambda now: now.results)
 
     @property
@@ -299,7 +296,6 @@ class Throughput:
 
     @property
     def gone_s(self) -> float | None:
-        """None if the backlog does not shrink."""
         counts = [now.backlog.records for now in self._seen if now.backlog is not None]
         over_s = self._seen[-1].elapsed_s - self._seen[0].elapsed_s if self._seen else 0.0
         if over_s < MIN_S or len(counts) < len(self._seen) or counts[-1] >= counts[0]:

@@ -1,4 +1,4 @@
-"""A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
+"""A pipeline file as one frozen tree of settings, checked as a whole.
 
 `load.py` turns all mistakes into one `SettingError`; pydantic's `ValidationError` has them without values.
 """
@@ -364,7 +364,6 @@ def _within(inner: str, outer: str) -> bool:
 
 
 def _read_with(path: str, folder: str) -> bool:
-    """Whether a reader of `folder` would read `path`: it skips names that begin with `.` or `_`."""
     if not _within(path, folder):
         return False
     names = posixpath.relpath(path, folder).split("/")

@@ -1,5 +1,4 @@
-"""Storage of a pipeline's state: checkpoints, the record of its runs and the lock. The local
-implementation."""
+"""Stores a pipeline's checkpoints, run record and lock; with the implementation for local folders."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ from forebay.flink.checkpoints import (
 class StateStore(Protocol):
     """The state of one pipeline. Methods block; `job` is a job id, `checkpoint` a checkpoint's folder.
 
-    They raise `OSError`, or `StoreAway` and `StoreRefused`, if the location cannot be read or written now;
-    writes raise `PipelineFailed` if another run has taken over.
+    They raise `OSError`, or `StoreAway` and `StoreRefused`, if the location is unavailable. Writes raise
+    `PipelineFailed` if another run has taken over.
     """
 
     @property
@@ -52,19 +51,17 @@ class StateStore(Protocol):
         ...
 
     def check_held(self) -> None:
-        """Raise `PipelineFailed` if another run took the lock, or could take it. Returns immediately."""
+        """Raise `PipelineFailed` if another run took the lock, or could take it. Does not block."""
         ...
 
-    def report_renewals(self, report: Callable[[float], None]) -> None:
-        """Call `report` with `held_until_s`, now and after each renewal, from another thread."""
-        ...
+    def report_renewals(self, report: Callable[[float], None]) -> None: ...
 
     def held_until_s(self) -> float:
         """The `uptime_s` until which no other run can take the lock."""
         ...
 
     def trouble(self) -> str:
-        """Empty if the location works. Returns immediately."""
+        """Empty if the location works. Does not block."""
         ...
 
     def read(self) -> RunState | None:
@@ -72,7 +69,7 @@ class StateStore(Protocol):
         ...
 
     def write(self, state: RunState, *, patient: bool = True) -> None:
-        """Durably. `patient`: retry for as long as a start may take."""
+        """Write durably. `patient`: retry for as long as a start may take."""
         ...
 
     def has_finished(self, job: str) -> bool: ...
@@ -82,7 +79,7 @@ class StateStore(Protocol):
     def fence(self, job: str | None, after: int) -> None:
         """Keep `job`, which may run on an unreachable machine, from completing checkpoints and committing.
 
-        Its newest checkpoint has number `after` or higher. None fences each job that has left anything. Does
+        Its newest checkpoint has number `after` or higher. None fences every job with files here. Does
         nothing if the last run released the lock.
         """
         ...
@@ -93,9 +90,7 @@ class StateStore(Protocol):
 
     def contents(self, checkpoint: Location) -> Contents: ...
 
-    def delete(self, job: str, *, at_once: bool = True) -> None:
-        """Unless `at_once`, leave what cannot be deleted now."""
-        ...
+    def delete(self, job: str, *, at_once: bool = True) -> None: ...
 
 
 RISK = "decides what a job continues with"
@@ -103,8 +98,6 @@ LOCK_TRIES, LOCK_PAUSE_S = 11, 0.1
 
 
 class LocalStore:
-    """A folder on this machine. The lock is the kernel's, and ends with its holder."""
-
     def __init__(self, home: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.home = home
         self._sleep = sleep
@@ -242,12 +235,13 @@ class Completed(BaseModel):
 
 
 class RunState(BaseModel):
-    """A pipeline's last run: `run.json` next to its checkpoints, which determines what the next run resumes.
+    """A pipeline's last run, in `run.json` next to its checkpoints. It determines what the next run resumes.
+
     Written before a job is submitted, with each completed checkpoint, and at the end.
 
     - `traits`: settings that must not change when a job resumes; `settings`: all, without secrets.
-    - `restored`: the checkpoint that the last `job` started from, None for the beginning. `restored_at_end`:
-      its job only had to commit. `completed`: the last job's newest checkpoint.
+    - `restored`: the checkpoint that the last `job` started from, None for the beginning.
+      `restored_at_end`: its job only had to commit. `completed`: the last job's newest checkpoint.
     - `jvm`: process id and start time of an embedded cluster, `jvm_space` the `pid_space` of that id.
     - `ends`: end offsets at the first start. `topics`: all ids of each topic, oldest first; a fresh start
       keeps them.

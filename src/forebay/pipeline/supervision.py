@@ -1,5 +1,4 @@
-"""Decides when and how often a run restarts its stalled job, restarts local replicas, and finds out why an
-engine gets no requests."""
+"""Restart rules for stalled jobs and local replicas, and reasons for an engine that gets no requests."""
 
 from __future__ import annotations
 
@@ -28,7 +27,6 @@ UNANSWERED = "no result, failure or retry of the requests in flight"
 
 
 SILENT_S = 180.0
-"""Nothing was received from the process that watches the job."""
 LIMITS_S = {
     MUTE: 60.0,
     NO_TASK_MANAGER: 20.0,
@@ -40,16 +38,16 @@ LIMITS_S = {
     STILL: 300.0,
     UNANSWERED: 300.0,
 }
-"""How long each sign of trouble may last without a break before a job is restarted. `UNANSWERED` may last a
-record's deadline longer; it and `STILL` are signs only without backpressure."""
+"""How long each sign of trouble may last before a job is restarted. `UNANSWERED` may last a record's deadline
+longer; it and `STILL` are ignored during backpressure.
+"""
 
 
 class JobStallDetector:
-    """Watches one attempt at a job for signs of a stall that it will not recover from. Gets the time
-    passed in; reads no clock.
+    """Detects stalls from which a job will not recover, in one attempt. It reads no clock.
 
-    A slow engine or an idle source is not a stall: operators check their calls several times a second. Only
-    an `embedded` cluster is checked: others recover lost processes themselves.
+    A slow engine or an idle source is not a stall, because operators check their calls several times a
+    second. Only an `embedded` cluster is checked: others recover lost processes themselves.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class JobStallDetector:
             self._before = look
 
     def excuse(self, now_s: float) -> None:
-        """Reset all signs of trouble: the attempt is suspended until its lease is renewed."""
+        """Reset all signs of trouble, because the attempt is suspended until its lease is renewed."""
         self._received_s = now_s
         self._since_s = {}
 
@@ -129,11 +127,9 @@ class Restarts:
 
     @property
     def recent(self) -> int:
-        """Includes the one just granted."""
         return len(self._made_s)
 
     def grant(self, now_s: float) -> float | None:
-        """The pause in seconds; None if there were too many."""
         while self._made_s and now_s - self._made_s[0] >= self.within_s:
             self._made_s.popleft()
         if len(self._made_s) >= self.most:
@@ -151,8 +147,10 @@ def in_background(task: Callable[[], None]) -> None:
 
 
 class OutageReason:
-    """Why no replica gets requests: the job reports only that. `ask` blocks and returns the reason; `start`
-    runs it. Times are passed in."""
+    """Finds out why no replica gets requests, which the job does not report.
+
+    `ask` blocks and returns the reason; `start` runs it. Times are passed in.
+    """
 
     def __init__(
         self, ask: Callable[[], str], start: Callable[[Callable[[], None]], None] = in_background
@@ -164,7 +162,7 @@ class OutageReason:
         self._answer = [""]
 
     def observe(self, now_s: float, replicas: int | None) -> str:
-        """The reason, once it is known; empty if one of the `replicas` gets requests."""
+        """The reason, once available; empty if one of the `replicas` gets requests."""
         if replicas != 0:
             self._due_s, self._answer = None, [""]
         elif self._due_s is None:
@@ -196,27 +194,24 @@ class SupervisedEngine(Protocol):
 
 
 class EngineSupervisor:
-    """Restarts dead replicas that this process started; engines at URLs are left alone."""
+    """Restarts dead replicas that this process started. Engines at URLs are not restarted."""
 
     def __init__(self, engine: object, clock: Clock | None = None) -> None:
         self._owned = engine if isinstance(engine, SupervisedEngine) else None
         self._clock = clock or SystemClock()
         self._restarts = Restarts(MAX_RESTARTS, WITHIN_S)
         self.failed = 0
-        """Replicas that have ended."""
 
     serves = True
-    """Whether a replica may answer."""
     scaling: Scaling | None = None
 
     def observe(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
         pass
 
     def check_replicas(self, note: Note = lambda _: None) -> None:
-        """Blocks until restarted replicas are healthy.
+        """Block until restarted replicas are healthy.
 
-        Raises `PipelineFailed` if one cannot be started, or after `MAX_RESTARTS` within ten minutes: records
-        would become dead letters through no fault of theirs.
+        Raises `PipelineFailed` if one cannot be started, or after `MAX_RESTARTS` within ten minutes.
         """
         if self._owned is None:
             return

@@ -64,8 +64,7 @@ from forebay.pipeline.supervision import (
 TICK_S = 0.5
 PAUSED_S = 30.0
 SET_BACK_S = 30.0
-"""If the wall clock is set back, Flink's statuses and metrics are out of date for that long, and its pauses
-between restarts are longer: it computes ages from wall-clock times."""
+"""After the wall clock is set back, Flink's statuses, metrics and pauses are off for up to this long."""
 EMBEDDED_CANCEL_S = 15.0
 """A job in its own JVM need not end cleanly: the next attempt ends its transactions."""
 ERRORS = {
@@ -75,12 +74,9 @@ ERRORS = {
 R = TypeVar("R", bound=Report)
 Watch = Callable[[Snapshot], None]
 Engine = Sequence[str] | ScaledEngine
-"""The URLs of the replicas, or replicas that the run starts and stops."""
 
 
 class Supervisor:
-    """The caller holds the store's lock."""
-
     def __init__(
         self,
         preparation: Preparation,
@@ -114,10 +110,10 @@ class Supervisor:
         self._drain: Callable[[], None] = lambda: None
 
     def run(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
-        """Make attempts until one reaches the pipeline's end; blocks. Returns the last snapshot.
+        """Make attempts until one reaches the pipeline's end. Blocks. Returns the last snapshot.
 
         `enter` returns the engine, and is called once Kafka has what the job needs. Each attempt takes a
-        process of `launcher`; without one there is a single attempt, in this process.
+        process of `launcher`. Without one there is a single attempt, in this process.
         """
         restarts = Restarts()
         if self._restore_from is not None:
@@ -314,7 +310,7 @@ class Supervisor:
             self._status.add(scaling=self._keeper.scaling)
 
     def _resume(self, lost: JobLost, restarts: Restarts) -> Snapshot | None:
-        """Returns the last snapshot if no attempt is needed. Raises `PipelineFailed` after too many."""
+        """Return the last snapshot if no attempt is needed. Raises `PipelineFailed` after too many."""
         self._record.end_orphan()
         pause_s = restarts.grant(time.monotonic())
         if pause_s is None:

@@ -1,4 +1,4 @@
-"""Watches a submitted job until it ends: reports, drains, cancels."""
+"""Watches a submitted job until it ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ RESTING_ROUNDS, SETTLED_ROUNDS, LONG_ROUNDS = 3, 9, 19
 LATE_LOOKS = 2
 CAUSE_LOOKS, KEPT_FAILURES = 10, 16
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
-"""No restart fixes them."""
 BROKEN = (
     "NoResourceAvailableException",
     # The JVM's own. A user's function may have another: "OutOfMemoryError: CUDA out of memory".
@@ -40,7 +39,6 @@ BROKEN = (
     r"TaskManager with id \S+ is no longer reachable",
     *LOST_POSITION,
 )
-"""A new Flink fixes them, but a restart in the old one does not."""
 
 
 def watch_until_end(
@@ -61,7 +59,7 @@ def watch_until_end(
 
     The job is drained to `savepoints` on request, at the source's limit, or if `answered` returns true.
     `committed` receives the checkpoints, and raises if results were lost. `awaits` prevents rests. `stirred`
-    counts answers: with it, rests are longer, and an answer ends them. An exception ends the job first:
+    counts answers; with it, rests are longer, and an answer ends them. An exception ends the job first:
     `PipelineFailed`, `JobLost` if a new Flink would help, `Cancelled` on request.
     """
     started_s = time.monotonic()
@@ -109,8 +107,7 @@ def watch_until_end(
 
 
 class Rests:
-    """Decides which rounds skip the look at an idle job: a look's REST requests are most of an idle run's
-    CPU time."""
+    """Decides which looks at an idle job to skip, because their REST requests use most of its CPU time."""
 
     def __init__(self, stirred: Callable[[], int] | None = None) -> None:
         self._still = self._left = 0
@@ -147,9 +144,10 @@ def _never() -> int:
 
 
 class ReachedLimit:
-    """Decides when to end a job whose feed, which has no end, has reached its limit: after two consecutive
-    looks without a pending answer, as counts may be older than the last record. An earlier drain would
-    delay all results."""
+    """Decides when to end a job whose endless feed has reached its limit.
+
+    It needs two consecutive looks without a pending answer, as counts may be older than the last record.
+    """
 
     def __init__(self) -> None:
         self._found = 0
@@ -169,9 +167,9 @@ def _awaits_answers(now: Snapshot) -> bool:
 class FailedCommits:
     """Counts the transactions that a job's sinks could not commit.
 
-    A restore repeats its checkpoint's commits, which Kafka rejects as an old producer's. So failures between
-    a restore and the next checkpoint are ignored, and in `LATE_LOOKS` looks after it: metrics are older than
-    checkpoints.
+    A restore repeats its checkpoint's commits, and Kafka rejects them as an old producer's. So failures
+    between a restore and the next checkpoint are ignored, and in `LATE_LOOKS` looks after it: metrics are
+    older than checkpoints.
     """
 
     def __init__(self) -> None:
@@ -192,14 +190,17 @@ class FailedCommits:
 
 
 class JobRestarts:
-    """Counts a job's restarts, each as soon as its cause is known: Flink's list of failures can be older than
-    its number of restarts, or newer. After `CAUSE_LOOKS` looks a restart counts in any case."""
+    """Counts a job's restarts, each as soon as its cause is available.
+
+    Flink's list of failures can be older or newer than its number of restarts. After `CAUSE_LOOKS` looks a
+    restart counts in any case.
+    """
 
     def __init__(self) -> None:
         self._counted = self._newest_ms = self._looks = 0
 
     def __call__(self, job: RunningJob) -> tuple[int, str]:
-        """The number of restarts, and the cause of the newest if the number has changed."""
+        """Return the number of restarts, and the newest one's cause if the number has changed."""
         restarts = job.restarts()
         if restarts == self._counted:
             return self._counted, ""

@@ -1,8 +1,7 @@
-"""A ceiling of what each key spends in a day: decides before each call whether it may be made.
+"""Limits what each key spends in a day: decides before each call whether it may be made.
 
-What a key has spent is state of its shard, changed together with the results that it paid for, so it is as
-exact as they are. Calls in flight count at the most that they can cost, until their usage is known; a call
-that may fit then waits for them.
+A key's spending is state of its shard, and changes together with the results that it paid for. Calls in
+flight count at their maximum cost until their usage is known. A call that may fit then waits for them.
 """
 
 from __future__ import annotations
@@ -33,20 +32,17 @@ from forebay.stateful.turns import letter_of_item
 Verdict = Literal["start", "wait", "refuse"]
 AMOUNT = "spent"
 SPENT = f"{AMOUNT}-even", f"{AMOUNT}-odd"
-"""Stores of even and odd days."""
 DAY = ""
-"""Name of a store's day; no key is empty."""
 MAX_WAITING = 64
-"""Calls of a key; further ones are refused."""
 DAY_MS = 86_400_000
 
 
 class Ledger:
-    """What the keys of a shard have spent, by the UTC day on which an answer arrived, and what their calls in
-    flight may cost. All amounts are in 10^-12 of the currency.
+    """What the keys of a shard have spent, by the UTC day on which an answer arrived, and calls in flight.
 
-    Two stores take turns, so that yesterday stays, for a clock that is set back a little; other days are
-    dropped as a whole when something is spent: a walk over 100,000 keys would hold up the shard.
+    All amounts are in 10^-12 of the currency. Two stores take turns, so that yesterday stays, for a clock
+    that is set back a little. Other days are dropped as a whole: a walk over 100,000 keys would block the
+    shard.
     """
 
     def __init__(self, stores: Sequence[Store], ceiling_pico: int) -> None:
@@ -62,13 +58,12 @@ class Ledger:
         return _read(self._stores[slot], key) if self.days()[slot] == day else 0
 
     def days(self) -> list[int]:
-        """Of each store."""
         if self._days is None:
             self._days = [_read(store, DAY) for store in self._stores]
         return self._days
 
     def verdict(self, key: str, most_pico: int, now_ms: int) -> Verdict:
-        """Of a call that may cost `most_pico`. It waits only if a call of its key is in flight."""
+        """Decide on a call that may cost `most_pico`. It waits only if a call of its key is in flight."""
         left = self._ceiling_pico - self.spent_pico(key, now_ms) - most_pico
         return "refuse" if left < 0 else "start" if left >= self._held.get(key, 0) else "wait"
 
@@ -81,7 +76,6 @@ class Ledger:
         )
 
     def fits(self, key: str, most_pico: int) -> bool:
-        """On each day that is kept: a restore has no clock, and one that was ahead has left a later day."""
         return all(self.verdict(key, most_pico, day * DAY_MS) == "start" for day in self.days())
 
     def holds(self, key: str) -> bool:
@@ -93,7 +87,6 @@ class Ledger:
         self._calls[key, id] = most_pico
 
     def settle(self, key: str, id: str, cost_pico: int, now_ms: int) -> None:
-        """The call `id` of `key` has ended with this cost. Keys may have calls with the same id."""
         most_pico = self._calls.pop((key, id))
         if held := self._held.pop(key, 0) - most_pico:
             self._held[key] = held
@@ -123,8 +116,6 @@ def _read(store: Store, name: str) -> int:
 
 @dataclass(frozen=True)
 class BudgetedMachines:
-    """The `OpenMachines` of `machines` with a ceiling. `most_pico`: what a call may cost at most."""
-
     machines: OpenMachines
     per_key_per_day_pico: int
     most_pico: Callable[[KeyedEvent], int]
@@ -135,10 +126,10 @@ class BudgetedMachines:
 
 
 class BudgetedMachine(ShardMachine):
-    """Another machine, whose calls fail with the cause `budget` if they are beyond the ceiling.
+    """Another machine, whose calls beyond the limit fail with the cause `budget`.
 
-    Those that wait, wait for calls in flight, in order. After a restore, calls that were in flight are again:
-    they fit before. If the ceiling was lowered since, one call for each key may exceed it.
+    Waiting calls start in order. After a restore, the calls that were in flight are in flight again. If the
+    limit was lowered since, one call for each key may exceed it.
     """
 
     def __init__(self, inner: ShardMachine, ledger: Ledger, most_pico: Callable[[KeyedEvent], int]) -> None:
@@ -198,7 +189,6 @@ class BudgetedMachine(ShardMachine):
         return self._within(self._inner.fire(clocks), clocks)
 
     def _within(self, effects: Iterable[Effect], clocks: Clocks) -> list[Effect]:
-        """`effects`, with only those calls that start now, and what follows from the refusal of others."""
         left, given = deque(effects), list[Effect]()
         while left:
             effect = left.popleft()
@@ -222,7 +212,7 @@ class BudgetedMachine(ShardMachine):
         return given
 
     def _start_waiting(self, key: str, given: list[Effect], clocks: Clocks) -> Sequence[Effect]:
-        """Add the calls of `key` that start now to `given`; return what follows from others' refusal."""
+        """Add the calls of `key` that start now to `given`; return what follows from refused ones."""
         queue, following = self._waiting.get(key), list[Effect]()
         while queue:
             effect, most_pico = queue[0]

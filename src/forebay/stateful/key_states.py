@@ -14,7 +14,6 @@ from forebay.stateful.program import Program, Step, TimeDomain, Timer
 from forebay.stateful.turns import Firing, KeyMemory, SetTimer, digest, pack_memory, unpack_memory
 
 STEP_MS = 100
-"""This limits how often a shard wakes."""
 PER_CHUNK = 64
 HEAD = "d"
 WHAT = "timers of keys"
@@ -29,7 +28,6 @@ def head_name(time_ms: int) -> str:
 
 
 def head(clock: TimeDomain, time_ms: int) -> list[Effect]:
-    """Effects of the first timer at `time_ms`: wake then, and hold the watermark before it."""
     if clock == "wall":
         return [WakeAt(clock, time_ms)]
     # Results of a timer may carry its time, which is at most a step earlier.
@@ -38,8 +36,6 @@ def head(clock: TimeDomain, time_ms: int) -> list[Effect]:
 
 @dataclass(slots=True)
 class Head:
-    """The keys noted for a time: the first `taken` of `count` are taken; those before `until` are due."""
-
     count: int = 0
     taken: int = 0
     until: int = 0
@@ -48,8 +44,8 @@ class Head:
 class Due:
     """The keys of a shard that have timers, by the time at which to look at them.
 
-    Flink wakes a shard at a time and does not name the key. Nothing is searched, and due keys are taken in
-    chunks, as there is room for their calls.
+    Flink wakes a shard at a time and does not name the key. Due keys are taken in chunks, as there is room
+    for their calls.
     """
 
     def __init__(self, work: Store, due: Store) -> None:
@@ -74,7 +70,6 @@ class Due:
         self._reached = dict.fromkeys(sorted(self._reached, key=lambda at: at[1]))
 
     def add(self, clock: TimeDomain, time_ms: int, key: str) -> bool:
-        """Whether `key` is the first there."""
         head = self.heads.get((clock, time_ms))
         first = head is None
         head = head or Head()
@@ -141,9 +136,10 @@ FARTHEST_MS = 1 << 52
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """`keys`: what each key remembers; never scanned. `work`: calls in flight, waiting turns, and times of
-    timers; read as a whole after a restore. `due`: the keys of those times in chunks, and noted times
-    of forgotten keys."""
+    """`keys`: what each key remembers; never scanned. `due`: keys by time in chunks, forgotten ones too.
+
+    `work`: calls in flight, waiting turns, and times of timers; read as a whole after a restore.
+    """
 
     keys: Store
     work: Store
@@ -153,8 +149,10 @@ class Stores:
 @dataclass(frozen=True, slots=True)
 class StateLimits:
     """`ttl_s`: a key is forgotten this long after its last step (wall clock; None: never).
-    `max_state_bytes`: of a key's saved state and timers. `queue`: events of a key that may wait for its
-    call; `shard_queue`: of all."""
+
+    `max_state_bytes`: of a key's saved state and timers. `queue`: events of a key that may wait for its call;
+    `shard_queue`: of all.
+    """
 
     ttl_s: float | None = None
     max_state_bytes: int = 262_144
@@ -165,7 +163,7 @@ class StateLimits:
 class KeyStateStore(Generic[S]):
     """The memories of a shard's keys.
 
-    A forgotten key keeps its noted times until they are due, so that it is not noted again when it returns.
+    A forgotten key keeps its noted times until they are due, so that it is not noted twice when it returns.
     """
 
     def __init__(self, program: Program[S], limits: StateLimits, stores: Stores, due: Due) -> None:
@@ -218,7 +216,6 @@ class KeyStateStore(Generic[S]):
     def remember(
         self, key: str, memory: KeyMemory, effects: list[Effect], *, before: KeyMemory | None
     ) -> None:
-        """An empty `memory` deletes it."""
         was_forgotten = before is not None and before.saved is None
         if memory.saved is not None:
             self._note(key, memory, effects)

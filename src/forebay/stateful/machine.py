@@ -1,7 +1,7 @@
 """The machine of one shard: it decides over stores and returns effects, which the operator applies.
 
-Each method completes its change of the stores before it returns effects, so saving the stores between two
-calls and discarding the rest loses and repeats nothing.
+Each method changes the stores completely before it returns effects. So saving the stores between two calls
+loses and repeats nothing.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ IN_FLIGHT = "in-flight"
 
 @dataclass(slots=True)
 class StartCall:
-    """`item.id` is unique while it is awaited. `turn`: name of the event's hold. `restored`: it may have been
-    sent before."""
+    """`item.id` is unique among pending calls. `turn`: name of the event's hold.
+
+    `restored`: it may have been sent before.
+    """
 
     item: KeyedEvent
     restored: bool = False
@@ -54,8 +56,6 @@ class StartCall:
 
 @dataclass(slots=True)
 class Emit:
-    """`turn`: name of the event's hold."""
-
     record: Result | DeadLetter
     data: bytes
     turn: str = field(kw_only=True)
@@ -85,8 +85,6 @@ class ReleaseWatermark:
 
 @dataclass(slots=True)
 class CountFailure:
-    """A call was refused without a dead letter: a program continues."""
-
     cause: str
 
 
@@ -94,22 +92,21 @@ Effect = StartCall | Emit | WakeAt | HoldWatermark | ReleaseWatermark | CountFai
 
 
 def emits_letter(effects: Iterable[Effect], cause: str) -> bool:
-    """Whether a call's failure became a dead letter; if not, a program continues. A letter with another cause
-    is of what followed: a step that failed, or a call that was refused."""
+    """Whether a call's failure became a dead letter; if not, a program continues.
+
+    A letter with another cause is of a later failure: of a step, or of a refused call.
+    """
     letters = (each.record for each in effects if isinstance(each, Emit))
     return any(isinstance(each, DeadLetter) and each.cause == cause for each in letters)
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """`watermark_ms`: None before the first."""
-
     wall_ms: int
     watermark_ms: int | None = None
 
 
 Clocks = Callable[[], Times]
-"""Reads the clocks; reading Flink's watermark costs time."""
 
 Room = Literal["slot", "queue", "full key", "full shard"]
 
@@ -145,17 +142,16 @@ class ShardMachine(Protocol):
         return
 
     def mark_all_due(self) -> None:
-        """At the end of the input."""
         return
 
     def fire(self, clocks: Clocks) -> Sequence[Effect]:
-        """Fire some due timers; the others stay `due`."""
         return ()
 
 
 OpenMachines = Callable[[Callable[[str], Store]], Callable[[], ShardMachine]]
-"""Given a function that opens a store of Flink's current key by name, returns one that makes a shard's
-machine."""
+"""Takes a function that opens a store of Flink's current key by name. Returns one that makes a shard's
+machine.
+"""
 
 
 REQUESTS = "requests"

@@ -42,10 +42,9 @@ def decay(elapsed_ms: float, half_life_ms: float) -> float:
 
 @dataclass(slots=True)
 class ArrivalPace:
-    """Two exponentially decayed counts: recent ones and history, which is the longer half-life minus the
-    shorter.
+    """Two exponentially decayed counts: recent ones and history, the longer half-life minus the shorter.
 
-    A time older than the shorter half-life means that the latest time was wrong, and replaces it.
+    A time older than the shorter half-life replaces the latest time, which was wrong.
     """
 
     recent: float = 0.0
@@ -90,7 +89,6 @@ class EventClock:
 
 
 def median(times: Iterable[int]) -> int:
-    """The middle value, or the earlier of two."""
     ordered = sorted(times)
     return ordered[(len(ordered) - 1) // 2]
 

@@ -69,7 +69,6 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._waits = 0
         self._next_seq = 0
         self._restored_before = 0
-        """Turns with a smaller number come from the checkpoint."""
 
     @property
     def awaiting(self) -> bool:
@@ -155,7 +154,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
             if spoilt is None:
                 self._go_on(key, now, effects)
                 return effects
-            # Otherwise the program would never learn that its answer does not come.
+            # Otherwise the program would wait forever for the answer.
             failure = Failure(spoilt.cause, str(spoilt), turn.attempts)
             memory, state = self._memories.recall(key)
         step = self._guarded(lambda: self._program.on_failure(self._or_new(state, key), tag, failure, moment))
@@ -169,7 +168,6 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._due.mark_due(clock, time_ms)
 
     def mark_all_due(self) -> None:
-        """From now on, keys are not forgotten for their age."""
         self._memories.ending = True
         for clock, time_ms in sorted(self._due.heads, key=lambda head: head[1]):
             self._due.mark_due(clock, time_ms)
@@ -268,7 +266,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         *,
         carrier: Result | None = None,
     ) -> RecordError | None:
-        """As a whole, or return why it was not applied. `carrier`: the answer that led to it."""
+        """Apply the whole step, or return why it failed. `carrier`: the answer that led to it."""
         key = turn.key
         try:
             if isinstance(step, RecordError):

@@ -13,7 +13,7 @@ from forebay.stateful.rates import CLOCK_EVENTS, median
 HELD_EVENTS = 9
 """So that a single wrong time cannot start a partition's clock."""
 MOVED_EVENTS = 30
-"""Of the last `CLOCK_EVENTS`: the partition has moved to another time."""
+"""Of the last `CLOCK_EVENTS`, this many far ahead show that the partition has moved to another time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,14 @@ class Waiting:
 class PartitionTime:
     """The median time of the last events, ignoring those farther away than `far_ms`.
 
-    Events far ahead are held until 33 more have arrived, which shows whether they are wrong or the partition
-    has moved on after a gap. The caller sets `last_event_ms`, the time of the last event.
+    Events far ahead are held until 33 more have arrived. These show whether the held ones are wrong, or the
+    partition has moved on after a gap. The caller sets `last_event_ms`, the time of the last event.
     """
 
     def __init__(self, far_ms: int, last_event_ms: int = 0) -> None:
         self._far_ms = far_ms
         self.last_event_ms = last_event_ms
         self.clock_ms: int | None = None
-        """None before it starts."""
         self._count = 0
         self._times: deque[tuple[int, int]] = deque(maxlen=CLOCK_EVENTS)
         self._ahead: deque[bool] = deque(maxlen=CLOCK_EVENTS)
@@ -48,10 +47,10 @@ class PartitionTime:
         return min((each.time_ms for _, each in self._held), default=None)
 
     def take(self, event: Waiting, *, now_ms: int | None, since: int) -> list[Waiting]:
-        """Take an event; returns events that need not be held any longer, in order of arrival.
+        """Take an event; return events that need not be held any longer, in order of arrival.
 
-        Events near the stream's clock `now_ms` are not far away, wherever this partition was. Events before
-        number `since` of the stream no longer count, except the newest.
+        Events near the stream's clock `now_ms` are never far away. Events before number `since` of the stream
+        do not count, except the newest.
         """
         self._count += 1
         if self.clock_ms is None:
@@ -74,11 +73,9 @@ class PartitionTime:
         return [*due, event]
 
     def has_gone_on(self) -> bool:
-        """Whether nearly all of the last events are far ahead and close to each other."""
         return self._ahead.count(True) >= MOVED_EVENTS and len(self._chain()) >= MOVED_EVENTS
 
     def start_over(self) -> tuple[list[Waiting], list[Waiting]]:
-        """Returns the events of the new time, to be taken again, and the other held ones."""
         chain = self._chain()
         others = [each for _, each in self._held if each not in chain]
         self.clock_ms, self._held = None, []
@@ -131,10 +128,8 @@ class PartitionTime:
 WHAT = "clock"
 MIN_FAR_MS = 60_000
 MAX_GAP_MS = 1_000
-"""The stream may have been blocked."""
 MAX_PARTITIONS = 1024
 MAX_MOVE_MS = 5_000
-"""More posts of another time would look like a burst."""
 
 Verdict = Literal["in time", "late", "ahead"]
 
@@ -143,7 +138,7 @@ Verdict = Literal["in time", "late", "ahead"]
 class Tolerance:
     """How far an event may be behind the stream's clock, and ahead of its partition's.
 
-    A partition without events for `idle_ms`, while others had some, is not waited for.
+    A partition without events for `idle_ms`, while others had some, does not hold back the clock.
     """
 
     late_ms: int = 5_000
@@ -152,7 +147,7 @@ class Tolerance:
 
     @property
     def wait_ms(self) -> int:
-        """How far the watermark is behind the clock. An event behind the watermark counts at its time."""
+        """How far the watermark is behind the clock."""
         return max(0, self.late_ms - MAX_MOVE_MS)
 
     @property
@@ -179,8 +174,7 @@ class StreamTime:
 
     A partition's clock is the median time of its last 33 events, or fewer if its share of the stream is
     smaller. The stream's clock is the slowest active one and never goes back. With named partitions it starts
-    after `idle_ms`, by when all should have been seen. With one partition, verdicts depend only on the events
-    and their order.
+    after `idle_ms`. With one partition, verdicts depend only on the events and their order.
     """
 
     def __init__(self, tolerance: Tolerance) -> None:
@@ -193,8 +187,7 @@ class StreamTime:
         self._changed: set[str] = set()
 
     def see(self, time_ms: int, data: bytes, partition: str = "", *, passed_ms: int = 0) -> Iterator[Judged]:
-        """Take an event; yields those that now have a verdict. `passed_ms` is the time since the previous
-        event."""
+        """Take an event; yield those that now have a verdict. `passed_ms`: time since the previous event."""
         self._flow_ms += min(passed_ms, MAX_GAP_MS)
         self._count += 1
         yield from self._leave_idle()
@@ -261,7 +254,6 @@ class StreamTime:
             yield Judged(each.data, time_ms, self._now_ms, ahead_ms, verdict)
 
     def changes(self) -> Iterator[tuple[str, bytes | None]]:
-        """By partition, since the last call; None means removed."""
         for name in self._changed:
             found = self._partitions.get(name)
             stream = (self._now_ms, self._flow_ms, self._count)

@@ -1,5 +1,4 @@
-"""A turn on its way through a program: its bytes and a key's memory in a shard's stores, and what it
-emits."""
+"""A turn's bytes, its key's memory in a shard's stores, and its effects."""
 
 from __future__ import annotations
 
@@ -35,8 +34,6 @@ class Firing:
 
 @dataclass(slots=True)
 class SetTimer:
-    """`by`: digest of the id of the turn that set it. `fired`: its firing is in the key's queue."""
-
     clock: TimeDomain
     time_ms: int
     by: bytes
@@ -48,8 +45,6 @@ class SetTimer:
 
 @dataclass(slots=True)
 class KeyMemory:
-    """`noted`: the times at which the key will be looked at."""
-
     version: int
     saved: JSON
     timers: dict[str, SetTimer] = field(default_factory=dict)
@@ -81,12 +76,10 @@ class Turn:
 
     @property
     def hold(self) -> str:
-        """Name of its hold of the watermark, from its begin to its end."""
         return str(self.seq)
 
     @property
     def item(self) -> KeyedEvent:
-        """The event; for a firing, an empty one with its id, key and time."""
         if self.firing is None or self.data:
             item: KeyedEvent = decode(self.data)
             return item
@@ -246,11 +239,10 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
 
 
 CARRIED = ("elapsed_s", "called_s", "finish_reason", "journaled", "replica", "reasoning", "timeline")
-"""What a program's results have of the answer that led to them."""
 
 
 def result_of(item: KeyedEvent, answer: JSON, usage: Usage, attempts: int, **more: Any) -> Result:
-    """The result of `item`, with all that a sink needs of its event; `more` are other fields."""
+    """The result of `item`; `more` are other fields."""
     event = item.event
     values: dict[str, Any] = {
         "id": item.id,

@@ -1,9 +1,9 @@
 """Assigns events to panes, samples them if they exceed the budget, and cuts chunks.
 
-Sampling is deterministic by seed. A window has equal strata with equal shares of the budget, plus what
-earlier ones left. A stratum admits every event while its share lasts; then its last chunk becomes a uniform
-sample (smallest hashes) of everything since that chunk began, so the end of a busy hour is represented. Panes
-of sliding windows, sessions and running summaries are one stratum.
+Sampling is deterministic by seed. A window has strata with equal shares of the budget, plus unused shares of
+earlier ones. A stratum admits every event while its share lasts. Then its last chunk becomes a uniform sample
+(smallest hashes) of everything since the chunk began. Panes of sliding windows, sessions and running
+summaries are one stratum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from forebay.apps.summaries.values import Item, ItemChunk, Refused, clean, event
 
 
 def allowance(plan: SummaryPlan, pane: Pane) -> int:
-    """Tokens of events that `pane` may admit by the end of its current stratum."""
     windows = plan.windows
     share = plan.event_tokens
     if windows.size_ms:
@@ -34,7 +33,6 @@ def stratum_of(plan: SummaryPlan, pane: Pane, time_ms: int) -> int:
 
 
 def must_cut(plan: SummaryPlan, pane: Pane, item: Item) -> bool:
-    """Whether `item` must start a new chunk; False if the stratum has too little left for one."""
     full = weight(pane.open) + item.tokens > plan.chunk_tokens
     left = allowance(plan, pane) - pane.spent
     return not pane.pool and full and left >= plan.chunk_tokens // 2
@@ -148,7 +146,6 @@ class Intake:
         return None
 
     def _joined(self, state: KeyState, found: list[Pane]) -> Pane:
-        """If the event closes the gap between two sessions, they are merged."""
         pane = found[0]
         if len(found) == 1:
             return pane
@@ -246,7 +243,7 @@ class Intake:
                 pane.closed = passed(state, pane.end_ms)
 
     def _renew(self, state: KeyState, pane: Pane) -> None:
-        """A running summary has its budget per `every_ms`, less the chunks that still wait for their call."""
+        """A running summary has its budget per `every_ms`, minus waiting chunks."""
         every_ms, now_ms = self.plan.windows.every_ms, state.watermark_ms
         if now_ms is None:
             return
@@ -260,7 +257,6 @@ class Intake:
             pane.start_ms = now_ms
 
     def lead_ms(self, pane: Pane) -> int:
-        """When to summarise a pane's earlier events, ahead of its close."""
         lead_ms = min(self.plan.lead_ms, (pane.end_ms - pane.start_ms) // 4)
         if self.plan.windows.kind == "session":
             lead_ms = min(lead_ms, self.plan.windows.gap_ms // 2)

@@ -21,7 +21,6 @@ HEIGHT = 60.0
 
 
 def top_summaries(lines: Iterable[bytes]) -> list[str]:
-    """A line for each window, the one with the most events first."""
     found = [each for windows in read_summaries(lines).values() for each in windows.values()]
     return [
         f"{each.key or NO_KEY}, {moment(each.start_ms, '%Y-%m-%d %H:%M')}, {counted(each.events, 'event')}: "
@@ -45,10 +44,6 @@ def read_summaries(lines: Iterable[bytes]) -> dict[str, dict[tuple[int, ...], Su
 
 
 def summaries_page(lines: Iterable[bytes]) -> str:
-    """Build the page from the JSON lines of `forebay run summary`; other lines are skipped.
-
-    Shows the last correction of a window, and the newest of the running summaries.
-    """
     newest = read_summaries(lines)
     names = sorted(newest)
     shown = names[:MAX_KEYS]
@@ -77,7 +72,6 @@ def _key(number: int, name: str, summaries: list[Summary]) -> dict[str, Any]:
 
 
 def _sources(summary: Summary) -> dict[str, tuple[int, Source]]:
-    """The events that the statements come from, by id, with their numbers in the list of the window."""
     found: dict[str, tuple[int, Source]] = {}
     for statement in summary.statements:
         for source in statement.sources:
@@ -86,7 +80,6 @@ def _sources(summary: Summary) -> dict[str, tuple[int, Source]]:
 
 
 def _timeline(number: int, summaries: Sequence[Summary], axis: Axis) -> Drawing:
-    """A bar for each window, as high as it has events; it leads to the window's card."""
     most = max(1, *(each.events for each in summaries))
     bars = []
     for window, each in enumerate(summaries):

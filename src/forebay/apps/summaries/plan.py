@@ -14,7 +14,6 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 MIN_CHUNK_TOKENS = 200
 STRATA = 4
-"""Equal parts of a tumbling window, each with its share of the budget."""
 OVERHEAD_TOKENS = 330
 """Upper bound of a call's instructions and answer schema; a test checks it."""
 
@@ -24,8 +23,7 @@ class Windows:
     """What a summary covers, in event time. Create one with the four class methods.
 
     `step_ms` is the time from one window to the next; it divides `size_ms`. `gap_ms` is the silence that ends
-    a session, of `max_ms` at most. `every_ms` is the maximum time from an event to a running summary that
-    includes it.
+    a session of at most `max_ms`. `every_ms` is the maximum delay of an event in a running summary.
     """
 
     kind: WindowKind
@@ -37,7 +35,6 @@ class Windows:
 
     @classmethod
     def tumbling(cls, size_ms: int) -> Windows:
-        """Consecutive windows, aligned to the epoch."""
         return cls("tumbling", size_ms=_positive("size_ms", size_ms), step_ms=size_ms)
 
     @classmethod
@@ -57,7 +54,6 @@ class Windows:
 
     @classmethod
     def rolling(cls, every_ms: int) -> Windows:
-        """No end: a running summary after each chunk."""
         return cls("rolling", every_ms=_positive("every_ms", every_ms))
 
 
@@ -71,12 +67,11 @@ def _positive(name: str, value: int) -> int:
 class SummaryPlan:
     """Windows, late events, and budgets in estimated tokens (four bytes each).
 
-    `late`: an event after its window closed goes to the open window (`next`) or to the dead letters (`side`),
-    or its window is summarised again `correct_ms` later (`correct`; possible for `allowed_ms`).
-    `work_tokens`: budget per key and window; beyond it, events are sampled.
-    `lead_ms`: summarise this long before a window's end, to leave less for its close.
-    `ahead_ms`: refuse events further ahead of the wall clock.
-    `panes`: maximum number of open windows per key, and of those kept for corrections.
+    `late`: an event after its window closed goes to the open window (`next`) or the dead letters (`side`), or
+    its window is summarised again `correct_ms` later (`correct`; possible for `allowed_ms`). `work_tokens`:
+    budget per key and window; events beyond it are sampled. `lead_ms`: summarise this long before a window's
+    end, to leave less for its close. `ahead_ms`: refuse events further ahead of the wall clock. `panes`:
+    maximum number of open windows per key, and of those kept for corrections.
     """
 
     windows: Windows
@@ -130,23 +125,19 @@ class SummaryPlan:
 
     @property
     def text_tokens(self) -> int:
-        """Maximum length of one event's text: a quarter of a chunk with its line."""
         return self.chunk_tokens // 4 - LINE_TOKENS
 
     @property
     def event_tokens(self) -> int:
-        """Budget for events within `work_tokens`, after instructions and merges."""
         fixed = self._work_of(0)
         return int((self.work_tokens - fixed) / (1 + self._per_chunk / self.full_tokens))
 
     @property
     def full_tokens(self) -> int:
-        """A chunk that has no room for the next event has at least this many tokens."""
         return self.chunk_tokens * 3 // 4
 
     @property
     def strata(self) -> int:
-        """Panes shared by windows are not divided further."""
         return STRATA if self.windows.kind == "tumbling" else 1
 
     @property

@@ -1,8 +1,8 @@
 """The pure state machine of one key's summaries: takes events, answers and watermarks, returns calls.
 
 One call is in flight per key. Full chunks are summarised, and `fan_in` partial summaries of a level are
-merged into one of the next, like a binary counter, so the close of a window only has its last, unfilled chunk
-left. Calls depend on the order of events alone, not on how long calls take.
+merged into one of the next, like a binary counter. So a window's close only has an unfilled chunk left. Calls
+depend on the order of events alone, not on the duration of calls.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ class SummaryProgram:
         return list(self._advance(key, state))
 
     def on_answer(self, key: str, state: KeyState, answer: JSON, usage: Usage) -> list[Output]:
-        """The answer must match the schema of the call in flight."""
         ask = self.ask(key, state)
         assert ask is not None
         read = read_answer(ask, answer)
@@ -96,14 +95,12 @@ class SummaryProgram:
         return SummaryCall(f"{id}-{revision}", work.kind, key, _statements(nodes), items, plan.summary_tokens)
 
     def wake_ms(self, state: KeyState) -> int | None:
-        """The watermark at which something is due without an event or answer, or None."""
         found = list(state.ends)
         for pane in state.panes:
             found += self._moments(pane)
         return min((due - 1 for due in found if not passed(state, due)), default=None)
 
     def over_ms(self, state: KeyState) -> int | None:
-        """The watermark that closes everything open, or None."""
         if self.plan.windows.kind == "rolling":
             ends = [pane.due_ms for pane in state.panes if pane.open and pane.due_ms is not None]
         else:
@@ -140,7 +137,6 @@ class SummaryProgram:
         self._forget(state)
 
     def _due(self, state: KeyState) -> Work | None:
-        """Oldest window first, its close last."""
         windows = self.plan.windows
         if windows.kind == "rolling":
             for pane in state.panes:
@@ -272,7 +268,7 @@ class SummaryProgram:
         *,
         own: Usage | None = None,
     ) -> Iterator[Output]:
-        """`own`: cost of the call for this summary, if it is not counted with its panes."""
+        """`own`: cost of the call for this summary, if its panes do not include it."""
         plan, parts = self.plan, self._parts(state, work)
         summarised = sum(node.events for pane in parts for node in pane.nodes)
 

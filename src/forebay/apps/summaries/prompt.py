@@ -1,7 +1,7 @@
 """A call for a summary: messages, answer schema, and reading the answer.
 
-Events and statements share one numbering, statements first; an answer cites the numbers. Untrusted text is on
-a line of its own between markers, and can contain neither markers nor special tokens.
+Events and statements share one numbering, statements first; an answer cites the numbers. Untrusted text has
+its own line between markers, and can contain neither markers nor special tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from forebay.untrusted_text import escape_special_tokens
 
 MAX_STATEMENT_CHARS = 240
 STATEMENT_OF_TOKENS = 40
-"""Usual length of a statement with its sources."""
 MAX_KEEP = 256
 ENDS = tuple(".!?…\"'”’»)]。！？")
 
@@ -49,7 +48,7 @@ INSTRUCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SummaryCall:
-    """`limit` is the token limit for the result. Equal asks have equal ids."""
+    """`limit` is the token limit for the result. Equal calls have equal ids."""
 
     id: str
     kind: WorkKind
@@ -108,7 +107,6 @@ class SummaryCall:
 
     @property
     def max_tokens(self) -> int:
-        """Fits the longest answer that the schema allows, so none is truncated."""
         return _answer_tokens(self.max_statements, len(self.statements))
 
     @property
@@ -117,7 +115,6 @@ class SummaryCall:
 
 
 def largest_call_tokens(plan: SummaryPlan) -> int:
-    """Tokens of prompt and answer of a window's last call, with a full chunk and all partial summaries."""
     statements = plan.summary_tokens // STATEMENT_OF_TOKENS
     kept = plan.partials_tokens // STATEMENT_OF_TOKENS
     prompt = OVERHEAD_TOKENS + plan.chunk_tokens + plan.partials_tokens
@@ -133,9 +130,8 @@ def _answer_tokens(statements: int, kept: int) -> int:
 class Read:
     """`earlier`: statements that were kept or rewritten; `new`: statements about messages.
 
-    `cut`: dropped to stay within the limit; `unsourced`: dropped because they cited nothing that exists;
-    `broken`: dropped because they repeat themselves or end in the middle. `failure`: why the answer reports
-    nothing about the messages; they count as failed then.
+    Dropped: `cut`, to stay within the limit; `unsourced`, without a valid citation; `broken`, with repetition
+    or a truncated end. `failure`: why the answer reports nothing about the messages; they count as failed.
     """
 
     earlier: tuple[Statement, ...]
@@ -149,7 +145,7 @@ class Read:
 def read_answer(ask: SummaryCall, answer: JSON) -> Read:
     """The statements of an answer that matches the schema, with sources traced to events.
 
-    Ignores numbers that refer to nothing. An empty answer keeps all earlier statements.
+    Ignores invalid numbers. An empty answer keeps all earlier statements.
     """
     count = len(ask.statements)
     # In JSON Schema, 1.0 is an integer.
@@ -199,7 +195,7 @@ def _broken(text: str) -> bool:
 
 
 def _missing(text: str, ask: SummaryCall, statements: Sequence[Statement]) -> tuple[str, ...]:
-    """What a rewritten statement has that the cited ones, or their texts, do not support."""
+    """Names, numbers and quotes of a rewritten statement without support in the cited ones or their texts."""
     given = [ask.key, *(each.text for each in statements)]
     given += [source.text for each in statements for source in each.sources]
     before = [word for each in statements for word in each.unsupported if word in text.lower()]

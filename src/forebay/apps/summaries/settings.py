@@ -34,7 +34,6 @@ WAKE = "wake"
 LATEST_MS = 2**62
 IDLE = "idle"
 MAX_STATE_BYTES = 4 << 20
-"""Far above what the budgets allow: with defaults, a window keeps about 100 KiB."""
 MAX_CHAIN = 32
 """Calls in a row before the key's other events are processed."""
 WHY: Mapping[str, str] = {
@@ -233,7 +232,6 @@ class SummarySpec(ApplicationSettings):
         )
 
     def context_need(self, max_tokens: int) -> ContextNeed:
-        """For the largest call. The schema bounds the answer, whatever `max_tokens` is."""
         return ContextNeed(
             largest_call_tokens(self.plan()),
             "application.chunk_tokens",

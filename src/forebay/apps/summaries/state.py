@@ -20,13 +20,12 @@ WorkKind = Literal["chunk", "merge", "close"]
 class Pane:
     """A span of event time that is summarised as one: a window, or a part shared by windows.
 
-    `open`: events without a chunk; `waiting`: chunks without a call; `nodes`: partial summaries.
-    `led`: earlier events were cut because the end is near.
-    `spent`: tokens of admitted events plus the charge for chunks cut early.
-    `pool`: `open` is a sample of events with a hash below `bar`.
-    `unsourced`: statements without a source; `broken`: those that repeat themselves or end in the middle;
-    `cut`: statements over the limit of a partial summary. `clipped`: events of which only the begin was read.
-    `revision`: summaries emitted; `due_ms`: when a correction, or a running summary's open events, are due.
+    `open`: events without a chunk; `waiting`: chunks without a call; `nodes`: partial summaries. `led`:
+    earlier events were cut because the end is near. `spent`: tokens of admitted events plus the charge for
+    early chunks. `pool`: `open` is a sample of events with a hash below `bar`. Statements: `unsourced`
+    without a source; `broken` with repetition or a truncated end; `cut` over the limit of a partial summary.
+    `clipped`: truncated events. `revision`: summaries emitted. `due_ms`: when a correction, or a running
+    summary's open events, are due.
     """
 
     id: int
@@ -64,8 +63,6 @@ class Pane:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The call in flight: for a chunk, nodes to merge, or the close of the window that ends at `end_ms`."""
-
     kind: WorkKind
     pane: int
     ids: tuple[int, ...] = ()
@@ -110,7 +107,7 @@ class KeyState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyState:
-        """The inverse of `to_bytes`. Raises `ForebayError` for other bytes."""
+        """Raises `ForebayError` for bytes that are not from `to_bytes`."""
         try:
             next_id, watermark_ms, chained, ends, work, panes = msgpack.unpackb(data, strict_map_key=False)
             return cls(
@@ -171,7 +168,6 @@ FOREVER_MS = 2**62
 
 
 def bounds(windows: Windows, time_ms: int) -> tuple[int, int]:
-    """Start and end of the pane for an event at `time_ms`, if no other pane existed."""
     if windows.kind == "session":
         return time_ms, time_ms + windows.gap_ms
     if windows.kind == "rolling":
@@ -181,7 +177,6 @@ def bounds(windows: Windows, time_ms: int) -> tuple[int, int]:
 
 
 def ends_of(windows: Windows, start_ms: int) -> range:
-    """Ends of the windows that include the pane at `start_ms`; empty for sessions and running summaries."""
     if not windows.size_ms:
         return range(0)
     return range(start_ms + windows.step_ms, start_ms + windows.size_ms + 1, windows.step_ms)

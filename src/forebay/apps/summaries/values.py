@@ -48,12 +48,10 @@ def clean(text: str, max_tokens: int) -> str:
 
 
 def is_clipped(line: str) -> bool:
-    """Whether `clean` has truncated it."""
     return line.endswith(" characters)") and "… (" in line
 
 
 def tokens(text: str) -> int:
-    """Estimated prompt tokens of `text`, at least 1: one per four bytes of escaped UTF-8."""
     return max(1, -(-len(escape_special_tokens(text).encode("utf-8", "replace")) // BYTES_PER_TOKEN))
 
 
@@ -65,8 +63,6 @@ MAX_SOURCE_CHARS = 160
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`copies`: number of events with the same text. `late`: its own window had closed."""
-
     id: str
     time_ms: int
     text: str
@@ -91,7 +87,7 @@ class Statement:
     """One sentence of a summary.
 
     `more` counts sources beyond `MAX_SOURCES`. `unsupported`: its names, numbers and quotes that were in no
-    text of the call that it comes from.
+    text of its call.
     """
 
     text: str
@@ -120,8 +116,6 @@ class ItemChunk:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A partial summary: of a chunk at level 0, of merged nodes above."""
-
     id: int
     level: int
     statements: tuple[Statement, ...]
@@ -170,12 +164,12 @@ class Summary:
     """`revision` is 0 at first and counts corrections and running summaries.
 
     Each of the `events` is either `summarised` in exactly one call, `left_out` by sampling, or `failed` with
-    its call. Of `clipped` ones only the begin was read; `late` ones came from closed windows. `failures`
-    counts failed calls by cause, including calls without new events.
+    its call. `clipped` ones were truncated; `late` ones came after their window closed. `failures` counts
+    failed calls by cause, including calls without new events.
 
-    Statements that are left out: `cut` ones did not fit into a token budget, `unsourced` ones cited no
-    existing source, and `broken` ones repeat themselves or end in the middle. `calls` and tokens include
-    those of panes that sliding windows share.
+    Statements that are left out: `cut` ones exceeded a token budget, `unsourced` ones cited no existing
+    source, and `broken` ones repeat themselves or are truncated. `calls` and tokens include those of panes
+    that sliding windows share.
     """
 
     key: str
@@ -254,7 +248,7 @@ class Summary:
 
     @classmethod
     def from_json(cls, value: dict[str, JSON]) -> Summary:
-        """Restore from `to_json`. Raises `KeyError` or `TypeError` for other objects."""
+        """Raises `KeyError` or `TypeError` for objects that are not from `to_json`."""
         window = {name: value["window"][name] for name in ("kind", "start_ms", "end_ms")}
         statements = tuple(
             Statement(
@@ -271,8 +265,6 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An event that no summary includes. `cause`: `late`, `future`, `no_time` or `too_many_windows`."""
-
     key: str
     id: str
     time_ms: int | None
@@ -281,7 +273,6 @@ class Refused:
 
 
 def moment(time_ms: int) -> datetime.datetime:
-    """`time_ms` in UTC, clamped to the years 1 to 9999."""
     bounded = min(max(time_ms, FIRST_MS), LAST_MS)
     return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(
         milliseconds=bounded

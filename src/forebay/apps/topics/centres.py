@@ -20,8 +20,8 @@ class Centres:
 
     The rule is that of DDP-vMF-means (Straub et al. 2015): a vector joins the cluster with the greatest
     score, or starts a new one if none reaches the threshold. The score is the cosine plus a bonus for recent
-    clusters, `recency`, halved for each `recency_texts` vectors that did not join. Rows are dense: `keep`
-    renumbers rows, ids never change.
+    clusters, `recency`, halved for each `recency_texts` vectors that did not join. `keep` renumbers rows, ids
+    never change.
     """
 
     def __init__(self, width: int, *, recency: float = 0.0, recency_texts: float = 1.0) -> None:
@@ -64,8 +64,8 @@ class Centres:
     ) -> None:
         """Assign vectors in order: each joins a cluster or starts one, whose id is `name()`.
 
-        Skips zero vectors. Equivalent to one call per vector, but needs a single matrix product, whose
-        entries are updated as vectors join. Calls `joined(index, row, cosine)` after each.
+        Skips zero vectors. Equivalent to one call per vector, but needs a single matrix product. Calls
+        `joined(index, row, cosine)` after each.
         """
         count = len(vectors)
         self._reserve(self.live + count)
@@ -161,7 +161,6 @@ class Centres:
         self.live = count
 
     def scale(self, factor: float) -> None:
-        """Multiply all sums. Centres do not move; a smaller factor gives later vectors more weight."""
         self._sums[: self.live] *= np.float32(factor)
         self._inverse[: self.live] /= factor
 

@@ -39,7 +39,7 @@ OpenEmbedder = Callable[[], Embedder]
 
 @dataclass(frozen=True, slots=True)
 class OpenMiniLM:
-    """all-MiniLM-L6-v2 from folder `model`. Raises `SetupError` if it is not there.
+    """all-MiniLM-L6-v2 from folder `model`. Raises `SetupError` if it is missing.
 
     Caches no texts, because after a restore the same texts must have exactly the same vectors.
     """

@@ -35,10 +35,8 @@ Floats = npt.NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Floats]
 
 FOUND, ASSIGNED = 0, 1
-"""The kinds of a stage's outputs: a topic event, and a batch of assignments."""
 TABLE = 1 << 16
 SMOOTHING = 50.0
-"""Texts assumed before the first one, to even out the weights of a young stream."""
 MIN_WEIGHT = 0.05
 
 
@@ -46,7 +44,7 @@ class Lexicon:
     """Word vectors: `width` signed hash buckets (feature hashing, Weinberger et al. 2009).
 
     Words are weighted by inverse document frequency so far (Spärck Jones 1972); vectors have length 1. A text
-    counts as `share` of a document (`learn`), because copies are weaker evidence of how common a word is.
+    counts as `share` of a document (`learn`), because copies are weaker evidence of a word's frequency.
     `settle` applies what was learned; `fade` decays old counts.
     """
 
@@ -72,7 +70,6 @@ class Lexicon:
         return vectors
 
     def learn(self, keys: Keys, share: float) -> None:
-        """Count a text as `share` of a document, from the next `settle` on."""
         self._pending.append((keys, share))
 
     def settle(self) -> None:
@@ -164,7 +161,6 @@ class TopicFinder:
         return FoundTopics(tuple(topics), tuple(events), tuple(confidences))
 
     def finish(self) -> tuple[TopicEvent, ...]:
-        """Review a last time without waiting for candidates, and report final sizes."""
         events: list[TopicEvent] = []
         self._lives.merge(events, since=0)
         self._lives.fold(events, patience=-1)
@@ -178,7 +174,6 @@ class TopicFinder:
         times: Sequence[tuple[int, str]],
         events: list[TopicEvent],
     ) -> list[tuple[int, float]]:
-        """Each text's topic and its confidence."""
         settings = self.settings
         keys = [self._lexicon.keys(text) for text in texts]
         vectors = np.concatenate(
@@ -241,7 +236,7 @@ class TopicFinder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TopicFinder:
-        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
+        """Raises `MalformedRecord` for bytes that are not from `to_bytes`."""
         try:
             document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
             settings, width, lexicon, lives, copies, scaled_ms = document
@@ -260,7 +255,6 @@ def text_bytes(time_ms: int | None, text: str, partition: str = "", id: str = ""
 
 
 def assignments_of(data: bytes) -> list[Assignment]:
-    """The assignments of an output of kind `ASSIGNED`."""
     return [Assignment(*values) for values in msgpack.unpackb(data, unicode_errors="surrogatepass")]
 
 
@@ -274,7 +268,7 @@ class TopicStage:
     """Topics of the texts of one shard. Blocks while a batch is embedded.
 
     Batches of `BLOCK` texts are cut by text number; `close` processes an incomplete one. Outputs are of kind
-    `FOUND` or `ASSIGNED` and depend only on the texts and their order, except that calls of `close` affect
+    `FOUND` or `ASSIGNED`. They depend only on the texts and their order, except that `close` affects
     floating-point rounding.
     """
 

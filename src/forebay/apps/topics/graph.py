@@ -44,7 +44,7 @@ ASSIGNMENTS = OutputTag("assignments", BYTES)
 class Texts(ProcessFunction):
     """Converts encoded records to messages, by the hash of `key` over `shards`.
 
-    Sends dead letters, and events whose text, key or id is missing, to `REFUSED`.
+    Sends dead letters, and events without text, key or id, to `REFUSED`.
     """
 
     def __init__(self, text: TextField, *, key: EventText | None, id: EventText | None, shards: int) -> None:
@@ -85,7 +85,6 @@ class Texts(ProcessFunction):
 
 
 def _check_id(id: str) -> None:
-    """As templates are checked. Raises `RecordError`."""
     if len(id) > MAX_FIELD_CHARS:
         raise RecordError(f"the id is longer than {MAX_FIELD_CHARS} characters for this record")
     try:
@@ -95,8 +94,6 @@ def _check_id(id: str) -> None:
 
 
 class Assignments(ProcessFunction):
-    """Sends a result of each assigned text to `ASSIGNMENTS`, and passes the topic events on."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self._key = flink_keys(2)[ASSIGNED]
 
@@ -133,10 +130,10 @@ def topic_events(
 ) -> tuple[Clocked, DataStream]:
     """Detect topics in a stream of encoded records.
 
-    Messages carry `ShardEvent`s behind the key; refused records come separately, and so do the results of
-    single texts. A text waits at most
-    `wait_ms` for its batch to fill. Each topic lives in one shard, so texts that belong together need the
-    same `key` if there are several shards. Raises `SettingError` if Python would run in worker processes.
+    Messages carry `ShardEvent`s behind the key; refused records and results of single texts are separate
+    outputs. A text waits at most `wait_ms` for its batch. Each topic lives in one shard, so with several
+    shards, texts that belong together need the same `key`. Raises `SettingError` if Python would run in
+    worker processes.
     """
     check_environment(stream.get_execution_environment())
     source = stream._j_data_stream.getParallelism()

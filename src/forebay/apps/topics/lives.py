@@ -42,8 +42,6 @@ class Cluster:
 
 
 class TopicLives:
-    """Not thread-safe."""
-
     def __init__(self, settings: TopicSettings, width: int) -> None:
         self.settings = settings
         self.centres = Centres(width, recency=settings.recency, recency_texts=settings.recency_texts)

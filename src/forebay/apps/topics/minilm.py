@@ -1,8 +1,7 @@
 """Sentence embeddings with a MiniLM of the BERT family, in numpy.
 
 The forward pass is BERT's (Devlin et al. 2018: post-norm transformer, GELU). The sentence vector is the mean
-of the token vectors (Reimers and Gurevych 2019), scaled to length 1. Weights come from the published
-safetensors file.
+of the token vectors (Reimers and Gurevych 2019), scaled to length 1.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ from threadpoolctl import threadpool_limits
 from forebay.errors import SetupError
 
 MAX_WORD_CHARS = 100
-"""Longer words become unknown, as in BERT's own tokenizer."""
 MAX_TEXT_CHARS = 8192
-"""The rest of a text is ignored, which bounds its cost."""
 CACHED_WORDS = 65_536
 
 
@@ -35,8 +32,7 @@ class WordPiece:
     """Tokenizer of BERT's uncased models.
 
     `vocabulary` lists the pieces by id. A text becomes `[CLS] … [SEP]`, truncated to `max_tokens` ids.
-    Normalisation follows Devlin et al. 2018: control characters are removed, accents are stripped,
-    punctuation and Chinese characters are words of their own.
+    Normalisation follows Devlin et al. 2018.
     """
 
     def __init__(self, vocabulary: Sequence[str], *, max_tokens: int = 256) -> None:
@@ -123,7 +119,6 @@ BATCH_TOKENS = 768
 REMEMBERED_TEXTS = 8192
 MAX_REMEMBERED_CHARS = 1000
 ROWS_AT_ONCE = 64
-"""Rows of the inner layer per activation step, so that they stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +134,6 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Layer normalisation, in place."""
-
     gain: Floats
     bias: Floats
     epsilon: float
@@ -155,8 +148,6 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayer:
-    """One transformer layer; query, key and value are a single product."""
-
     heads: int
     attend: Linear
     project: Linear
@@ -312,7 +303,6 @@ class MiniLM:
         return vectors
 
     def _forward(self, texts: list[list[int]]) -> Floats:
-        """`texts` must be ordered by length."""
         groups: list[tuple[int, int, int]] = []
         row = 0
         for length in sorted({len(text) for text in texts}):

@@ -21,18 +21,14 @@ MAX_MAPPED = 40
 MAX_LISTED = 2000
 NAME_CHARS = 28
 STEPS = 80
-"""Points of a stream over the whole period."""
 TITLE = "Emerging topics"
 
 
 @dataclass(slots=True)
 class TopicRow:
-    """`run`: how many topics of earlier runs have its name."""
-
     name: str
     run: int = 0
     timed: bool = True
-    """If False, a text counts as 1000 ms."""
     born_ms: float | None = None
     last_ms: float = 0
     end_ms: float | None = None
@@ -44,9 +40,7 @@ class TopicRow:
     merged: list[TopicRow] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     labels: list[tuple[float, str, str]] = field(default_factory=list)
-    """Time, label, and what the topic is about; the newest last."""
     failed: tuple[float, str] = (0, "")
-    """The last question without an answer: its time, and why."""
 
     @property
     def failure(self) -> str:
@@ -58,7 +52,6 @@ class TopicRow:
 
     @property
     def label(self) -> str:
-        """The model's newest, else a phrase of the texts."""
         words = [label for _, label, _ in self.labels if any(map(str.isalnum, label))]
         return words[-1] if words else phrase_of(self.texts) or f"topic {self.name}"
 
@@ -77,7 +70,7 @@ class TopicRow:
         return f"near text {time_ms / UNTIMED_STEP_MS:,.0f}"
 
     def texts_in(self, low_ms: float, high_ms: float) -> float:
-        """How many texts came in the period, from the sizes that were reported."""
+        """How many texts arrived in the period, estimated from the reported sizes."""
         before, after = self.sizes_at([low_ms, high_ms])
         return float(after - before)
 
@@ -103,7 +96,6 @@ class TopicRow:
 
 
 def topics_page(lines: Iterable[bytes]) -> str:
-    """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
     born = [topic for topic in read_topics(lines) if topic.born_ms is not None]
     if not born:
         return page("topics.html.j2", title=TITLE, lead="No topic was born.", topics=())
@@ -129,14 +121,13 @@ def topics_page(lines: Iterable[bytes]) -> str:
 
 
 def top_topics(lines: Iterable[bytes]) -> list[str]:
-    """A line for each topic, the largest first."""
     live = [topic for topic in read_topics(lines) if topic.into is None and topic.born_ms is not None]
     largest = sorted(live, key=lambda topic: -topic.size)
     return [f"{topic.label}: {counted(topic.size, 'text')}" for topic in largest]
 
 
 def read_topics(lines: Iterable[bytes]) -> list[TopicRow]:
-    """The numbers of a run's topics begin at 0 again: a topic that is born twice is one of each run."""
+    """A topic that is born twice counts as one of each run, because runs number their topics from 0."""
     found: dict[str, TopicRow] = {}
     earlier: list[TopicRow] = []
 
@@ -178,15 +169,12 @@ def _map(topics: Sequence[TopicRow], low: float, high: float) -> Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _TextAxis(Axis):
-    """An axis of times in milliseconds, labelled with the numbers of texts."""
-
     def ticks(self) -> list[tuple[float, str]]:
         numbers = Axis(self.low / UNTIMED_STEP_MS, self.high / UNTIMED_STEP_MS).ticks()
         return [(number * UNTIMED_STEP_MS, words) for number, words in numbers]
 
 
 def _row(topic: TopicRow, axis: Axis, times_ms: Any, shares: Any) -> Row:
-    """`shares`: texts that came until each time, of the most that came to any topic in such a step."""
     end_ms, step_ms = topic.end_ms or times_ms[-1], times_ms[1] - times_ms[0]
     upper = [
         (axis.at(at_ms), -0.5 - (BAR / 2 - 1) * max(float(share), 0.0) ** 0.5)

@@ -101,7 +101,7 @@ def to_prompt_event(found: ShardEvent) -> Event | None:
 
 
 def labelled(answered: Result) -> Result:
-    """If the model's label has no letter or digit, a phrase of the texts takes its place."""
+    """If the model's label has no letter or digit, a phrase of the texts replaces it."""
     about = answered.fields
     label = answered.answer["label"].strip()
     answer = {

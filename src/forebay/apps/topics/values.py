@@ -16,7 +16,6 @@ BLOCK = 64
 NO_TOPIC = -1
 MAX_LABEL_CHARS = 60
 UNTIMED_STEP_MS = 1000
-"""If texts have no times, they are assumed this far apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +23,19 @@ class TopicSettings:
     """Similarities are cosines. The defaults suit all measured data sets."""
 
     join: float = 0.48
-    """Minimum of a text's similarity to its cluster's centre plus the cluster's bonus for recency."""
+    """Minimum similarity to a cluster's centre, plus the cluster's bonus for recency."""
     recency: float = 0.2
-    """The bonus of a cluster that the last text joined."""
+    """The bonus of the cluster that the last text joined."""
     recency_texts: float = 700.0
-    """The bonus is halved after this many texts of the stream without one of the cluster's own."""
+    """The bonus is halved after this many texts without one of the cluster's own."""
     merge: float = 0.61
     """Minimum similarity of two centres that are merged."""
     words: float = 0.4
-    """Weight of words against the embedding, 0 to 1."""
     word_places: int = 1024
     """Buckets of word vectors: fewer means more collisions, more means more time."""
     birth_texts: int = 8
     patience_texts: int = 10_000
-    """A candidate is folded after this many texts of the stream without one of its own."""
+    """A candidate is folded after this many texts without one of its own."""
     review_every: int = 512
     max_clusters: int = 2048
     half_life_s: float = 86_400.0
@@ -48,7 +46,6 @@ class TopicSettings:
     """Minimum evidence of a rising share of the stream (`rates.rise`)."""
     emerging_ratio: float = 2.0
     moved: float = 0.8
-    """A topic has moved if the cosine to the centre of its last event is below this."""
 
     def __post_init__(self) -> None:
         for name in ("join", "recency", "merge", "words", "moved"):
@@ -125,9 +122,9 @@ def topic_name(shard: int, topic: int) -> str:
 
 
 def phrase_of(texts: Sequence[str]) -> str:
-    """What texts have in common in words: a phrase or word of several of them, else the begin of the first.
+    """A phrase or word that several texts share, else the begin of the first.
 
-    Empty if no text holds a letter or digit.
+    Empty if no text has a letter or digit.
     """
     terms = Counter(term for text in texts for term in terms_of(text))
     shared = {term: number for term, number in terms.items() if number > 1}

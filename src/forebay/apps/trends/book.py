@@ -14,7 +14,6 @@ from forebay.apps.trends.terms import forms, part_of, same_term
 from forebay.apps.trends.values import Rise, TickReport, TrendEvent, TrendKind, TrendSettings
 
 TRACE_TICKS = 32
-"""Ticks for which the posts of a warm term are kept."""
 COOL_TICKS = 120
 SAMPLE_TEXTS = 3
 MAIN_TERMS = 4
@@ -23,7 +22,7 @@ MAIN_TERMS = 4
 @dataclass(slots=True)
 class _Trend:
     terms: dict[str, int]
-    """With their numbers of posts since the trend began."""
+    """Terms, with their numbers of posts since the trend began."""
     onset_ms: int
     born_tick: int
     base: float
@@ -38,23 +37,17 @@ class _Trend:
     announced_terms: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     name: str = ""
-    """In its last event."""
     is_announced: bool = False
-    """Whether it has been reported. Before, it has no events."""
     evidence: float = 0.0
-    """The highest of its terms in this tick."""
     rises: int = 1
     ended_tick: int = 0
 
     @property
     def main(self) -> list[str]:
-        """The terms with the most posts."""
         return sorted(self.terms, key=lambda term: (-self.terms[term], term))[:MAIN_TERMS]
 
 
 class _Near:
-    """Finds the live trends that a term may match, by spelling and by posts of their terms."""
-
     def __init__(self, traces: Mapping[str, Iterable[tuple[int, int, int, int]]]) -> None:
         self._traces = traces
         self._trends: dict[object, set[int]] = {}
@@ -128,7 +121,6 @@ class TrendBook:
         return 0 if self._tick is None else (self._tick + 1) * self.settings.tick_ms
 
     def _cool(self, risen: dict[str, Rise]) -> None:
-        """Forget terms that no longer rise or were not seen for long; they may start a new trend."""
         tick = self._tick or 0
         for term, (number, seen) in list(self._of_term.items()):
             if term in risen:
@@ -206,7 +198,7 @@ class TrendBook:
         return common >= (self.settings.together / 2 if near else self.settings.together)
 
     def _jaccard(self, one: str, other: str) -> float:
-        """Estimate how many of the posts with either term contain both.
+        """Estimate the share of posts with either term that contain both.
 
         Counts how often both terms have the same first and last post in a tick, weighted by posts. 0 if only
         one of these agrees in all ticks, which is often a coincidence.
@@ -276,7 +268,6 @@ class TrendBook:
                 self._add_event(number, trend, events)
 
     def _names(self) -> dict[str, int]:
-        """The trend of each name and main term that can name it, live ones before ended ones."""
         old = (self._tick or 0) - self.settings.return_s / self.settings.tick_s
         self._ended = {number: trend for number, trend in self._ended.items() if trend.ended_tick >= old}
         live = {number: trend for number, trend in self._trends.items() if trend.is_announced}
@@ -284,7 +275,7 @@ class TrendBook:
         return {name: n for n, trend in trends for name in (*filter(is_informative, trend.main), trend.name)}
 
     def _begin(self, number: int, trend: _Trend, names: dict[str, int], events: list[TrendEvent]) -> None:
-        """Report a trend once it has a name. If another trend has that name, it continues that one."""
+        """Report a trend once it has a name. If another trend has that name, continue that one."""
         if trend.is_announced or (name := name_of(trend.terms, trend.texts)) is None:
             return
         other = names.setdefault(name, number)
@@ -361,7 +352,6 @@ class TrendBook:
         )  # fmt: skip
 
     def state(self) -> list[Any]:
-        """The state that `restore` takes, as msgpack values. Call it between ticks."""
         names = [f.name for f in fields(_Trend)]
         return [
             [[term, list(seen)] for term, seen in self._traces.items()],

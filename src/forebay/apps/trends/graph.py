@@ -54,9 +54,9 @@ def trend_events(
 ) -> Clocked:
     """Detect trends in a stream of encoded records.
 
-    Messages carry `TrendEvent`s as JSON behind the key; refused records come separately. Exactly once: events
-    depend only on the posts and their order. `shards` is fixed for the life of a pipeline, `parallelism` may
-    change. Raises `SettingError` if Python would run in worker processes.
+    Messages carry `TrendEvent`s as JSON behind the key; refused records are a separate output. Events depend
+    only on the posts and their order. `shards` is fixed for the life of a pipeline, `parallelism` may change.
+    Raises `SettingError` if Python would run in worker processes.
     """
     check_environment(stream.get_execution_environment())
     posts = clocked(stream, Post(text), tolerance=tolerance, shards=shards, name=f"{name}-clock")
@@ -87,7 +87,7 @@ def trends(settings: Trends, stream: DataStream, parts: InferenceOptions) -> Inf
     """Run `trends` on encoded records in the order of a source.
 
     Results are trend events, each exactly once, and the model's reasons. Dead letters are refused posts and
-    failed questions. `parts.shards` counts shards of posts and of terms; it is fixed for the life of a
+    failed questions. `parts.shards` counts shards of posts and of terms, and is fixed for the life of a
     pipeline.
     """
     found = trend_events(

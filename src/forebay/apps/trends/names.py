@@ -10,7 +10,7 @@ from itertools import pairwise
 from forebay.apps.trends.terms import STOPWORDS, TERM
 
 MAX_OF = 0.3
-"""Least share of the most frequent term's posts that a phrase or hashtag needs to name the trend."""
+"""Minimum share of the most frequent term's posts for a phrase or hashtag that names the trend."""
 MIN_SHARE = 0.25
 MIN_TEXTS = 2
 NUMBERS = re.compile(r"\d+(?: \d+)*")
@@ -41,11 +41,9 @@ und von vor war wenn wie wir zu zum zur ao as da dele dos ela ele em essa isso j
 num os pela pelo quando são seu sua tá tem uma você
 """
 COMMON = frozenset(COMMON_WORDS.split())
-"""Words that mean little alone, in five languages."""
 
 
 def is_informative(term: str) -> bool:
-    """Whether a term can name a trend: it has a word of letters that is not common."""
     return any(_is_informative_word(word) for word in term.split(" "))
 
 
@@ -81,7 +79,7 @@ def _is_informative_word(word: str) -> bool:
 
 
 def _as_written(term: str, texts: Iterable[str]) -> str | None:
-    """Numbers as the posts join them, such as `50-0`."""
+    """Join numbers as the posts do, such as `50-0`."""
     if not NUMBERS.fullmatch(term) or " " not in term:
         return None
     pattern = re.compile(r"(?<!\d)" + term.replace(" ", r"[-–:/]") + r"(?!\d)")
@@ -90,7 +88,6 @@ def _as_written(term: str, texts: Iterable[str]) -> str | None:
 
 
 def _phrase_with(term: str, texts: Sequence[str]) -> str | None:
-    """The most frequent phrase of two words that contains the term in the posts, if it is frequent enough."""
     if " " in term or term[0] == "#" or "/" in term:
         return None
     found: Counter[str] = Counter()

@@ -21,8 +21,6 @@ TITLE = "Viral trends"
 
 @dataclass(slots=True)
 class Trend:
-    """`run`: how many trends of earlier runs have its number."""
-
     number: int
     run: int = 0
     name: str = ""
@@ -41,7 +39,6 @@ class Trend:
     merged: list[str] = field(default_factory=list)
     into: int | None = None
     failed: tuple[float, str] = (0, "")
-    """The last question without an answer: its time, and why."""
 
     @property
     def failure(self) -> str:
@@ -53,7 +50,6 @@ class Trend:
 
     @property
     def reasons(self) -> list[tuple[float, str]]:
-        """With their times, the newest last."""
         return sorted(self.whys)
 
     @property
@@ -81,7 +77,6 @@ class Trend:
 
 
 def trends_page(lines: Iterable[bytes]) -> str:
-    """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
     found = read_trends(lines)
     live = sorted((trend for trend in found if trend.into is None), key=lambda trend: -trend.score)
     trends = live[:MAX_SHOWN]
@@ -99,7 +94,6 @@ def trends_page(lines: Iterable[bytes]) -> str:
 
 
 def top_trends(lines: Iterable[bytes]) -> list[str]:
-    """A line for each trend, the strongest first."""
     live = [trend for trend in read_trends(lines) if trend.into is None]
     return [
         f"{trend.name}: {trend.rate:.2f} posts/s at {moment(trend.peak_ms)[11:]}"
@@ -109,7 +103,7 @@ def top_trends(lines: Iterable[bytes]) -> list[str]:
 
 
 def read_trends(lines: Iterable[bytes]) -> list[Trend]:
-    """The numbers of a run's trends begin at 0 again: a trend that is born twice is one of each run."""
+    """A trend that is born twice counts as one of each run, because runs number their trends from 0."""
     found: dict[int, Trend] = {}
     earlier: list[Trend] = []
 

@@ -41,8 +41,6 @@ MAX_TIMES = 2
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a line, and the word that it is about."""
-
     what: str
     word: str
 
@@ -50,9 +48,9 @@ class Problem:
 def problem_of(line: str, terms: Iterable[str], texts: Iterable[str]) -> Problem | None:
     """Why the posts do not support a line, or None.
 
-    A line must not use a word again and again, and must hold more than the trend's own terms. Names (words
-    with a capital inside a sentence, hashtags, mentions), words that begin with a digit, and quotes must
-    occur in the posts or terms.
+    A line must not repeat a word too often, and needs more than the trend's own terms. Names (words with a
+    capital inside a sentence, hashtags, mentions), words that begin with a digit, and quotes must occur in
+    the posts or terms.
     """
     if not any(map(str.isalnum, line)):
         return Problem("it holds no word", line)
@@ -102,7 +100,6 @@ class ReasonProgram(Program[dict[str, Any]]):
 
 
 def again(about: Mapping[str, JSON], problem: Problem) -> dict[str, JSON]:
-    """The question in another way: what was wrong, and to use the posts' own words."""
     rejected = f"A first answer was rejected: {problem.what}.\n{quoted_words([problem.word])}"
     question = (
         f"{about['question']}\n{rejected}\nAnswer with words of the posts: what happened, in their view?"

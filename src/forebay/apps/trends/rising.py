@@ -27,12 +27,10 @@ class RateSketch:
     """A count-min sketch (Cormode and Muthukrishnan 2005) whose counts decay.
 
     Decay is forward (Cormode et al. 2009): an entry's weight grows with its tick, so old entries are never
-    touched. Hash collisions can only raise a count above the true decayed one. Adding two sketches of the
-    same shape gives the sketch of both streams.
+    touched. Hash collisions can only raise a count. Sketches of the same shape can be added.
     """
 
     def __init__(self, half_lives: Sequence[float], *, width_bits: int = 18) -> None:
-        """`half_lives` in ticks. Memory: 12 bytes x 2^`width_bits` per half-life."""
         self.half_lives = tuple(half_lives)
         self._bits = width_bits
         self._cells = np.zeros((len(self.half_lives), ROWS, 1 << width_bits), np.float32)
@@ -59,7 +57,6 @@ class RateSketch:
                 self._start[index] = self._tick
 
     def places(self, keys: Keys) -> npt.NDArray[np.int64]:
-        """The cells of the keys, shape (rows of the sketch, keys)."""
         spread = keys.astype(np.uint64)[None, :] * FACTORS[:, None]
         return (spread >> np.uint64(64 - self._bits)).astype(np.int64)
 
@@ -71,7 +68,6 @@ class RateSketch:
             self._totals[index] += total * weight
 
     def read(self, places: npt.NDArray[np.int64]) -> Doubles:
-        """Decayed counts, shape (half-lives, rows, keys)."""
         found = np.empty((len(self.half_lives), *places.shape))
         for index, weight in enumerate(self._weights()):
             for row in range(ROWS):
@@ -87,7 +83,6 @@ class RateSketch:
         return np.asarray(2.0 ** ((tick - self._start) / np.asarray(self.half_lives)), np.float64)
 
     def __iadd__(self, other: RateSketch) -> RateSketch:
-        """Add another sketch of the same shape; the current tick becomes the later of the two."""
         if (self.half_lives, self._bits) != (other.half_lives, other._bits):
             raise ValueError("sketches of different forms do not add up")
         if other._tick is None:
@@ -120,13 +115,12 @@ class RateSketch:
 class Surprise:
     """Evidence in nats that a share of the stream has risen, from decayed counts; elementwise.
 
-    A decayed count that is far above its mean is made mostly of new posts, so it is weaker evidence than its
+    A decayed count far above its mean consists mostly of new posts, so it is weaker evidence than its
     variance suggests. This is the Chernoff bound of a sum of Poisson counts with decaying weights, with the
     share of both periods together as the mean. Almost without decay it equals `rates.rise`.
     """
 
     def __init__(self, half_life: float) -> None:
-        """`half_life` in ticks."""
         weights = 0.5 ** (np.arange(max(1, int(17 * half_life))) / half_life)
         tilt = np.concatenate([np.linspace(0.01, 3, 300), np.linspace(3.05, 40, 740)])[:, None]
         grown = np.exp(tilt * weights)
@@ -151,13 +145,11 @@ class Surprise:
 
 
 def _poisson_nats(times: Doubles) -> Doubles:
-    """The rate function of a Poisson count at `times` its mean, in units of the mean."""
     nats: Doubles = np.where(times > 0, times * np.log(times), 0.0) - times + 1
     return nats
 
 
 WARM_TICKS = 120
-"""A term is reported for this many ticks after it last rose."""
 
 
 class RisingTerms:
@@ -178,7 +170,6 @@ class RisingTerms:
         kept_short, kept_long = 0.5 ** (1 / ticks[0]), 0.5 ** (1 / ticks[-1])
         self._fill = (1 - kept_short**ages) / (1 - kept_short) * (1 - kept_long) / (1 - kept_long**ages)
         self._warm: dict[str, int] = {}
-        """Per term, the last tick in which it rose."""
         self._tick: int | None = None
         self._closed = False
         self._present: dict[str, Entry] = {}
@@ -223,7 +214,6 @@ class RisingTerms:
                         self._texts[number] = counts.texts[number]
 
     def close(self) -> TickReport | None:
-        """Return the current tick's report, or None if no tick is open."""
         if self._tick is None or self._closed:
             return None
         risen, counts = self._risen()

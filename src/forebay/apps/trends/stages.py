@@ -1,9 +1,8 @@
 """The three stages of trend detection, each with the state of one shard, in event time.
 
-`CountStage` counts terms per tick and shard of posts; posts are spread evenly, so a hot term costs one entry
-per tick and shard. `RateStage` finds rising terms per shard of terms. A single `BookStage` groups them.
-Outputs do not depend on the order of inputs within a tick. The number of shards is fixed for the life of a
-pipeline; any machine may run any shard.
+`CountStage` counts terms per tick and shard of posts, which are spread evenly. `RateStage` finds rising terms
+per shard of terms. A single `BookStage` groups them. Outputs do not depend on the order of inputs within a
+tick. The number of shards is fixed for the life of a pipeline.
 """
 
 from __future__ import annotations
@@ -34,13 +33,11 @@ from forebay.apps.trends.values import (
 from forebay.errors import MalformedRecord
 
 OPEN_TICKS = 1 << 20
-"""Effectively unlimited: posts too far ahead are refused earlier."""
 MAX_SAMPLES_PER_TICK = 256
 MAX_HELD_TERMS = 1 << 16
 """Beyond this many occurrences a counter emits a tick's counts early."""
 
 Output = tuple[int, bytes]
-"""The target shard in the next stage, and the message."""
 
 
 def post_bytes(time_ms: int, text: str) -> bytes:
@@ -66,9 +63,8 @@ class TickCounter:
     """Counts of one subtask by event time. Not thread-safe.
 
     Posts of closed ticks are dropped and counted in `late`. Beyond `open_ticks` open ticks, the one farthest
-    ahead is dropped and its posts are counted in `ahead`. Beyond `MAX_HELD_TERMS` occurrences in a tick,
-    `add` returns its counts early. At most `samples` texts go with a tick's counts: first and last posts of
-    its most frequent terms.
+    ahead is dropped and counted in `ahead`. Beyond `MAX_HELD_TERMS` occurrences in a tick, `add` returns its
+    counts early. At most `samples` texts, of its most frequent terms, accompany a tick's counts.
     """
 
     def __init__(
@@ -107,7 +103,6 @@ class TickCounter:
         return self._counts(tick) if held.held >= MAX_HELD_TERMS else None
 
     def close(self, watermark_ms: int) -> list[Counts]:
-        """The counts of non-empty ticks that end at or before the watermark, in order."""
         through = watermark_ms // self.tick_ms - 1
         if self._closed is not None and through <= self._closed:
             return []
@@ -153,7 +148,7 @@ class TickCounter:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TickCounter:
-        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
+        """Raises `MalformedRecord` for bytes that are not from `to_bytes`."""
         try:
             tick_ms, open_ticks, counter, samples, late, ahead, closed, following, opened = _unpacked(data)
             self = cls(tick_ms=tick_ms, open_ticks=open_ticks, counter=counter, samples=samples)
@@ -172,7 +167,6 @@ class CountStage:
         )
 
     def due_ms(self, data: bytes) -> int:
-        """The end of a post's tick: when to call `close`."""
         time_ms, _ = _unpacked(data)
         return int((time_ms // self._counter.tick_ms + 1) * self._counter.tick_ms)
 

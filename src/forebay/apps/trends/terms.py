@@ -17,13 +17,12 @@ COMMON = (
     " so that the their they this to was we were will with you your"
 )
 STOPWORDS = frozenset(COMMON.split())
-"""Too common to be a term or to begin or end a phrase."""
 
 
 def terms_of(post: str) -> list[str]:
     """The distinct terms of a post, in order, in lower case (links keep their case and lose their scheme).
 
-    A phrase is two adjacent words. A term counts once per post.
+    A phrase is two adjacent words.
     """
     words = TERM.findall(post[:MAX_CHARS])[:MAX_WORDS]
     terms: dict[str, None] = {}
@@ -57,7 +56,6 @@ def same_term(one: str, other: str) -> bool:
 
 
 def forms(term: str) -> list[str]:
-    """Index keys: terms that match under `same_term` share at least one."""
     plain = _plain(term)
     return [plain, *(plain[:-cut] for cut in (1, 2) if len(plain) - cut >= 4)]
 

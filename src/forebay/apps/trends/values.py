@@ -76,7 +76,6 @@ def joined(one: Entry, other: Entry) -> Entry:
 
 
 def added(parts: Iterable[Counts]) -> Counts:
-    """Merge counts of one tick from several counters, in any order."""
     terms: dict[str, Entry] = {}
     texts: dict[int, str] = {}
     posts = tick = 0
@@ -91,8 +90,6 @@ def added(parts: Iterable[Counts]) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """A rising term; its evidence in nats, its share of the posts before and now."""
-
     score: float
     base: float
     share: float
@@ -101,8 +98,6 @@ class Rise:
 
 @dataclass(frozen=True, slots=True)
 class TermSeen:
-    """A term in a tick. `counts`: decayed counts, one per window and then the history."""
-
     entry: Entry
     counts: tuple[float, ...]
     rise: Rise | None = None
@@ -110,8 +105,6 @@ class TermSeen:
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
-    """The rising and recently rising terms of a tick. `texts`: posts by number."""
-
     tick: int
     posts_per_s: float
     terms: Mapping[str, TermSeen]
@@ -119,7 +112,6 @@ class TickReport:
 
 
 def whole(reports: Iterable[TickReport]) -> TickReport:
-    """Merge the reports of one tick over all shards of terms, in any order."""
     parts = list(reports)
     terms = {term: seen for part in parts for term, seen in part.terms.items()}
     texts = {number: text for part in parts for number, text in part.texts.items()}
@@ -140,10 +132,10 @@ class TrendEvent:
 
     `onset_ms` is an estimate; `time_ms` is the end of the tick; `rate_per_s` is the smoothed rate of posts,
     or the peak rate for `peaked` and `ended`. `posts` are numbers assigned by the counter; `texts` are a
-    diverse sample, if texts were given. `changed`: much larger or broader than at its last event. `merged`:
-    continues as trend `into`. `returned`: an ended trend rises again and continues its entry, with the onset
-    and the peak of the new rise. `score` is the highest evidence of this rise so far. `rank` orders the live
-    trends by their evidence at this moment; 1 is the strongest.
+    diverse sample. `changed`: much larger or broader than at its last event. `merged`: continues as trend
+    `into`. `returned`: an ended trend rises again and continues its entry, with a new onset and peak. `score`
+    is the highest evidence of this rise so far. `rank` orders the live trends by their present evidence; 1 is
+    the strongest.
     """
 
     kind: TrendKind

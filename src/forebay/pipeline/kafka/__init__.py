@@ -1,1 +1,1 @@
-"""What a pipeline does with Kafka besides reading and writing: positions, transactions, and checks."""
+"""A pipeline's positions, transactions and checks in Kafka."""

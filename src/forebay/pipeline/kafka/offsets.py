@@ -1,4 +1,4 @@
-"""A pipeline's progress in its topics, whether it has reached their end, and whether they are still the same.
+"""A pipeline's progress in its topics: committed offsets, and whether bounded topics are at their end.
 
 In the source's own consumer group, all records before the offsets have committed answers. In the group with
 the suffix `-read`, Flink commits what its checkpoints have read.
@@ -29,8 +29,6 @@ Offsets = TypeVar("Offsets")
 
 @dataclass(frozen=True, slots=True)
 class OffsetObservation:
-    """Numbers as in `Checkpoints`; `oldest_read_ms` as in `OperatorLoad`."""
-
     monotonic_s: float
     wall_ms: int
     restarts: int
@@ -44,15 +42,15 @@ Steps = Generator[None, OffsetObservation, OffsetObservation]
 
 
 class OffsetSettlement(Generic[Offsets]):
-    """Finds offsets that may be committed for others to see: all records before them have committed answers.
+    """Finds offsets before which all records have committed answers, so they can be published.
 
-    After a look finds offsets that Flink has committed, it waits for three steps, which a restart takes back:
+    After a look finds offsets that Flink has committed, it waits for three steps. A restart repeats them:
 
     1. A checkpoint triggered later completes: every record before the offsets is held by an operator,
-    answered, or in flight to an operator that holds older ones. (With `many_readers`, nothing may be in
-    flight.) Metrics `metrics_s` later include what the operators hold.
-    2. By such metrics, nothing read before the look is awaited. Clocks of two machines may differ by
-    `skew_ms`.
+      answered, or in flight to an operator that holds older ones. (With `many_readers`, nothing may be in
+      flight.) Metrics `metrics_s` later include what the operators hold.
+    2. By such metrics, nothing read before the look is pending. Clocks of two machines may differ by
+      `skew_ms`.
     3. A checkpoint triggered after that completes, and one more, before which the sinks have committed.
     """
 
@@ -70,7 +68,7 @@ class OffsetSettlement(Generic[Offsets]):
         return self._steps is not None
 
     def look(self, sight: OffsetObservation, read: Offsets) -> Offsets | None:
-        """Offsets that have just settled, else None. `read`: those that Flink has committed."""
+        """Return offsets that have just settled, else None. `read`: offsets that Flink has committed."""
         if self._steps is None or sight.restarts != self._restarts:
             self._steps, self._restarts = None, sight.restarts
             self._offsets = read
@@ -113,7 +111,6 @@ LOOK_S = 1.0
 COMPARE_EVERY_S = 30.0
 METRICS_S = 3.0
 CLUSTER_METRICS_S = 30.0
-"""A cluster fetches metrics every ten seconds by default."""
 CLUSTER_SKEW_MS = 5000
 
 
@@ -125,10 +122,10 @@ def settlement(spec: PipelineSpec, *, cluster: bool) -> OffsetSettlement[tuple[P
 
 
 class GroupOffsets:
-    """Commits the group's offsets of a running pipeline, and detects when a bounded source is at its end.
+    """Commits the group's offsets of a running pipeline, and detects the end of a bounded source.
 
-    Call it with each snapshot; it asks Flink and Kafka about once a second, and may block for seconds. `ids`
-    are the topics' ids at the start; `seen` receives new topics.
+    Call it with each snapshot. It queries Flink and Kafka about once a second, and may block for seconds.
+    `ids` are the topics' ids at the start; `seen` receives new topics.
     """
 
     def __init__(
@@ -165,8 +162,8 @@ class GroupOffsets:
     def __call__(self, now: Snapshot) -> bool:
         """Whether every record before the end has been answered; False for an unbounded source.
 
-        Records before the reading group's offsets are in state or answered, so all are answered once nothing
-        is awaited, or nothing read before those offsets were seen. Raises `JobLost` if a topic was recreated.
+        Records before the reading group's offsets are in state or answered. So all are answered once nothing
+        read before those offsets is pending. Raises `JobLost` if a topic was recreated.
         """
         source = self._source
         if source is None:
@@ -201,7 +198,7 @@ class GroupOffsets:
         return self._source is not None and (self._source.until_latest or self._settling.settles)
 
     def finished(self) -> None:
-        """All records are answered. Raises `KafkaAway`."""
+        """Publish the final offsets, as all records are answered. Raises `KafkaAway`."""
         if self._source is not None:
             admin = self._open(self._source)
             read = places_read(admin, self._source, self._name)
@@ -244,7 +241,6 @@ class GroupOffsets:
             self._pass_markers(admin, source, read)
 
     def _pass_markers(self, admin: KafkaAdmin, source: KafkaSource, read: tuple[Place, ...]) -> None:
-        """Flink's offsets stop before transaction markers, which Kafka deletes like records."""
         partitions = {(place.topic, place.partition) for place in read}
         ends = admin.ends({place.topic for place in read})
         ends = tuple(end for end in ends if (end.topic, end.partition) in partitions)

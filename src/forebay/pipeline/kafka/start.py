@@ -1,7 +1,7 @@
 """Before a job starts: waits for Kafka, checks its topics, and decides where the pipeline starts in them.
 
-It starts at its checkpoint's or group's offsets, unless Kafka lacks the next records. To skip such a gap
-after a restore (`on_gap`), Flink's source gets a new name, so Flink restores everything except the source.
+A start at the checkpoint's or group's offsets can have a gap, if Kafka lacks the next records. To skip it
+after a restore (`on_gap`), the source gets a new name, so that Flink does not restore it.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def await_brokers(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Check the topics of every Kafka of `spec` once it answers; blocks. Returns the source cluster's id, if
-    any.
+    """Check the topics of every Kafka of `spec` once it answers. Blocks.
 
-    Raises `PipelineFailed` if a Kafka does not answer within two minutes, `KafkaRefused`, and `SettingError`.
+    Returns the source cluster's id, if any. Raises `PipelineFailed` if a Kafka does not answer within two
+    minutes, `KafkaRefused`, and `SettingError`.
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()
@@ -121,8 +121,6 @@ NEW_UID_CHARS = 12
 
 @dataclass(frozen=True, slots=True)
 class KafkaStart:
-    """Empty for other sources."""
-
     start: TopicStart = AS_FIRST
     ends: tuple[Place, ...] = ()
     gaps: tuple[Gap, ...] = ()
@@ -130,7 +128,6 @@ class KafkaStart:
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """Including deleted topics."""
         return _newest(self.start.generations)
 
     def end(self, noted: Iterable[Place]) -> tuple[Place, ...]:
@@ -142,10 +139,10 @@ class KafkaStart:
 def resumed(
     spec: PipelineSpec, checkpoint: Location, generations: Generations, new_uid: str, *, chosen: bool
 ) -> KafkaStart:
-    """Return how a job resumes from `checkpoint`; blocks.
+    """Return how a job resumes from `checkpoint`. Blocks.
 
-    Records that the group has passed are answered and not a gap, unless the checkpoint was `chosen` to repeat
-    results. Raises `PipelineFailed` for a gap that must not be skipped, `SettingError`, `KafkaAway` and
+    Records that the group has passed are not a gap, unless the checkpoint was `chosen` to repeat results.
+    Raises `PipelineFailed` for a gap that must not be skipped, `SettingError`, `KafkaAway` and
     `KafkaRefused`.
     """
     source = spec.source
@@ -174,10 +171,10 @@ def resumed(
 
 
 def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: bool = True) -> KafkaStart:
-    """Commit where a start of `spec` without a checkpoint begins; blocks.
+    """Commit the offsets at which `spec` starts without a checkpoint. Blocks.
 
-    The `first` start begins at the source's `start`; a later one at the first unanswered records. Raises as
-    `resumed`; if not `strict`, gaps are only returned, because there may be a checkpoint.
+    The `first` start begins at the source's `start`, a later one at the first unanswered records. Raises as
+    `resumed`. If not `strict`, gaps are only returned, because there may be a checkpoint.
     """
     source = spec.source
     if not isinstance(source, KafkaSource):
@@ -200,7 +197,6 @@ def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: 
 
 
 def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
-    """Empty before the first start; `begin` resets it."""
     source = spec.source
     if not isinstance(source, KafkaSource):
         return ()
@@ -209,7 +205,6 @@ def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
 
 
 def places_read(admin: KafkaAdmin, source: KafkaSource, pipeline: str) -> tuple[Place, ...]:
-    """What the pipeline has read into its checkpoints, without topics that it no longer reads."""
     committed = admin.committed(source.reading_group_of(pipeline))
     return tuple(place for place in committed if source.reads(place.topic))
 

@@ -1,8 +1,7 @@
-"""A pipeline's Kafka transactions: ends those of the previous job, and checks that the running job's are
-committed.
+"""Ends the previous job's Kafka transactions, and checks that the running job's are committed.
 
-If Flink cannot commit a transaction, it increments a metric and continues, so only Kafka's own record is
-reliable. Transactions are named after their job, so that an earlier job cannot abort a new one's.
+If Flink cannot commit a transaction, it only increments a metric, so this module reads Kafka's own record.
+Transactions are named after their job, so that an earlier job cannot abort a new one's.
 """
 
 from __future__ import annotations
@@ -36,22 +35,21 @@ from forebay.pipeline.state_store import RunState, number_of, open_store
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS, "assignments": ASSIGNMENTS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
 SKIPPED = 10
-"""Consecutive numbers that may have no transaction, because their checkpoints failed."""
 LOOK_S = 1.0
 MAX_SINCE = 200
 OPEN = "Ongoing"
 COMMITTED = frozenset(("PrepareCommit", "CompleteCommit"))
 
 Key = tuple[int, int]
-"""Subtask, and number of the checkpoint at which the transaction is due."""
+"""Subtask, and number of the checkpoint that should commit the transaction."""
 
 
 class TopicCommits:
     """Decides which transactions of one topic are lost, one look after another.
 
-    It is lost if Kafka has aborted it when the checkpoint with its number has completed, or if it was open
-    and is now neither open nor committed. After a restore, those found after the restored checkpoint in the
-    `first` look were given up.
+    A transaction is lost if Kafka has aborted it when its checkpoint has completed, or if it was open and is
+    now neither open nor committed. After a restore, those found after the restored checkpoint in the `first`
+    look were given up.
     """
 
     def __init__(self, subtasks: int, restored: int) -> None:
@@ -97,15 +95,13 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`number` is that of `checkpoint`, 0 for the beginning."""
-
     number: int
     subtasks: int
     checkpoint: Location | None = None
 
 
 class CommitWatch:
-    """Call it about twice a second. Keeps the newest checkpoint before which nothing is lost."""
+    """Checks commits about twice a second, and keeps the newest checkpoint before which nothing is lost."""
 
     def __init__(
         self,
@@ -154,8 +150,7 @@ class CommitWatch:
             self._kept.drop_before(min(commits.safe(done) for _, commits in self._topics))
 
     def finished(self) -> None:
-        """Check all transactions after the job's end. Raises `ResultsLost`; `PipelineFailed` if Kafka is
-        away."""
+        """Check all transactions after the job's end. Raises `ResultsLost` and `PipelineFailed`."""
         self.close()
         try:
             for topic, commits in self._topics:
@@ -173,7 +168,6 @@ class CommitWatch:
         self._admins.clear()
 
     def _ask_from(self, topic: Topic, number: int) -> dict[Key, Transaction]:
-        """Transactions from `number` on, until `SKIPPED` consecutive numbers have none."""
         found: dict[Key, Transaction] = {}
         for begin in range(number, number + MAX_SINCE, SKIPPED):
             keys = product(range(self._start.subtasks), range(begin, begin + SKIPPED))
@@ -228,8 +222,6 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True, order=True)
 class Name:
-    """`number`: of the checkpoint that commits it (or a later one, if that fails)."""
-
     key: str
     subtask: int
     number: int
@@ -247,7 +239,6 @@ def held(found: Found, number: int) -> dict[Name, Transaction]:
 
 
 def lost(found: Found, number: int) -> list[Name]:
-    """Transactions aborted by Kafka that checkpoint `number` should commit."""
     return [name for name, each in held(found, number).items() if each.state in ABORTED]
 
 
@@ -257,8 +248,6 @@ def nothing_committed_after(found: Found, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The checkpoint to resume; `reason` is set if it is not the requested one."""
-
     checkpoint: Location | None
     reason: str = ""
 
@@ -300,7 +289,7 @@ class _Topics:
 def end_transactions(
     spec: PipelineSpec, before: RunState, checkpoint: Location | None, *, chosen: bool = False
 ) -> Recovered:
-    """End the transactions of the last job and of the job that wrote `checkpoint`; blocks.
+    """End the transactions of the last job and of the job that wrote `checkpoint`. Blocks.
 
     If Kafka aborted the checkpoint's, the newest checkpoint without later commits is resumed instead, unless
     `checkpoint` was `chosen` by hand. Raises `SettingError` if there is none, `KafkaAway` and `KafkaRefused`.
@@ -346,7 +335,6 @@ def _end_resumed(spec: PipelineSpec, topics: _Topics, checkpoint: Location, *, c
 def _resumable(
     spec: PipelineSpec, topics: _Topics, job: str, found: Found, checkpoints: Sequence[tuple[int, Location]]
 ) -> tuple[Recovered, int]:
-    """The newest checkpoint that neither loses nor repeats results."""
     (number, checkpoint), *older = checkpoints
     missing = lost(found, number)
     if not missing:

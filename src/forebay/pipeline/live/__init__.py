@@ -1,1 +1,1 @@
-"""The page of a run, refreshed while it runs: what it shows, its server, and the lines for a terminal."""
+"""The live page of a run: contents, server, and lines for a terminal."""

@@ -1,4 +1,4 @@
-"""How a run's counts have changed: points for charts, numbers for its page, and what looks wrong."""
+"""How a run's counts have changed: chart points, numbers and problems for its page."""
 
 from __future__ import annotations
 
@@ -36,23 +36,17 @@ SILENT_S = 10.0
 OLD_COUNT_S = 15.0
 HELD_BACK_SHARE = 0.5
 FULL_SHARE = 0.9
-"""Calls in flight, as a share of the capacity, from which it is the limit."""
 BUSY_SHARE = 0.7
-"""If the calls of a key take this share of the time, others of it wait."""
 MAX_SHOWN_CAUSES = 4
 
 
 class KeyOrder(Enum):
-    """What has to wait for what, among the events of one key; the value is a sentence about a hot key."""
-
     CALLS = "Its calls run one after another, and the events behind it wait"
     RESULTS = "Its results leave in order, so that one slow call holds up the others"
     SUBTASK = "One of the subtasks does all of its work"
 
 
 class Limit(Enum):
-    """What events wait for, if neither for the source nor for the engine."""
-
     KEYS = "limited by keys: calls of a key run one after another"
     CAPACITY = "limited by capacity: as many calls are in flight as `capacity` allows"
     SINK = "limited by the sink: results wait to be written"
@@ -60,8 +54,6 @@ class Limit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A key that most of the newest results have, and their share."""
-
     key: str
     share: float
     order: KeyOrder
@@ -74,8 +66,6 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Rates per second and latencies in seconds."""
-
     elapsed_s: float
     read_per_s: float
     results_per_s: float
@@ -152,7 +142,7 @@ class History:
         return "unknown", text
 
     def hot_key(self, keys: Sequence[str | None], order: KeyOrder | None) -> HotKey | None:
-        """A key that slows the run down. `keys`: of the newest results; `order`: None if none waits."""
+        """A key that slows the run down. `keys`: of the newest results; `order`: None if no event waits."""
         named = Counter(key for key in keys if key is not None)
         if order is None or len(keys) < MIN_RESULTS or not named:
             return None
@@ -171,7 +161,6 @@ class History:
     def limit(
         self, keys: Sequence[str | None], order: KeyOrder | None, *, capacity: int, subtasks: int
     ) -> Limit | None:
-        """`capacity`: of each of the operator's subtasks."""
         if not self._recent or self._pending() >= 1:
             return None
         held_back = self._held_back_share() > HELD_BACK_SHARE
@@ -201,8 +190,10 @@ class History:
         *,
         one_each: bool = True,
     ) -> Iterator[str]:
-        """What a person should look at, the gravest first. `letters`: where dead letters are. `one_each`:
-        each event has one result or dead letter."""
+        """Yield problems for a person to check, the gravest first.
+
+        `letters`: where dead letters are. `one_each`: each event has one result or dead letter.
+        """
         now, recent = self.last, self._recent
         before = recent[0] if recent else now
         if now.state == FAILED and now.failure:
@@ -293,7 +284,6 @@ ENDED = ("FINISHED", FAILED, INTERRUPTED)
 
 
 def tiles_of(history: History, *, one_each: bool, limit: Limit | None = None) -> Iterable[tuple[str, str]]:
-    """Each number with what it means. `limit`: as `History.limit`."""
     now, over = history.last, history.now
     if now.state in ENDED:
         yield from _totals(now, one_each=one_each)

@@ -18,7 +18,6 @@ from forebay.pipeline.spec import PipelineSpec
 from forebay.untrusted_text import replace_controls
 
 LOOK_S, REST_S = 0.5, 0.05
-"""If the kernel reports no change, and after each look."""
 LOOK_SHARE = 0.02
 MAX_LINE_BYTES = 1 << 16
 NEWEST_BYTES = 4 << 20
@@ -42,7 +41,7 @@ class NewestLines:
         self._bytes += len(line)
         while self._bytes > self._most_bytes:
             self._bytes -= len(self.lines.popleft())
-        # Last: what is drawn for this number holds the line.
+        # Last, so that a drawing for this number contains the line.
         self.added += 1
 
 
@@ -53,7 +52,7 @@ class CauseExamples:
 
 
 class RunOutputs:
-    """What runs have committed to folders of JSON lines. One thread calls `look`; others read.
+    """Committed results in folders of JSON lines. One thread calls `look`; others read.
 
     `keep_all`: read all files, for an application's view. `news` receives each result after the first look.
     """
@@ -76,7 +75,6 @@ class RunOutputs:
         self.trouble = ""
 
     def look(self) -> None:
-        """Files that cannot be read now are reported as `trouble`."""
         try:
             for line in _lines(self._results):
                 self.results.add(line)

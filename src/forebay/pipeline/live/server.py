@@ -1,8 +1,7 @@
 """Serves the page of a run on the loopback interface, on a thread of its own.
 
-Only who knows the token in the address gets anything, and only under a name of this machine (DNS rebinding).
-A browser gets the versions of the page's parts as events and fetches what it lacks; one that does not read is
-dropped.
+Requests need the token in the address, under a name of this machine (DNS rebinding). A browser receives the
+versions of the page's parts as events and fetches changed ones. A browser that does not read is dropped.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ from forebay.errors import SettingError
 HOST = "127.0.0.1"
 TOKEN_BYTES = 16
 MAX_CONNECTIONS, BACKLOG = 64, 8
-"""Accepted together, `BACKLOG` connections may be too many."""
 EVERY_S = 0.1
 SEND_S = 5.0
 BEAT_S = 15.0
 OPEN_S, LAST_S, END_S = 1.0, 3.0, 3.0
-"""How long a browser may take to open its stream and to fetch the last state, and connections to close."""
 MAX_SEARCH_CHARS = 200
 HEADERS = {
     "Cache-Control": "no-store",
@@ -47,8 +44,6 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Parts(Protocol):
-    """A page in parts, whose contents may change at any time."""
-
     def page(self) -> str: ...
 
     def versions(self) -> dict[str, int]: ...
@@ -57,8 +52,6 @@ class Parts(Protocol):
 
 
 class PageServer:
-    """Serves `parts` from `start` to `close`. The port 0 is any free one."""
-
     def __init__(self, parts: Parts, port: int = 0) -> None:
         self._parts = parts
         self._token = secrets.token_urlsafe(TOKEN_BYTES)

@@ -26,10 +26,8 @@ LOG = logging.getLogger("forebay")
 TEMPLATE = "live.html.j2"
 LEAD = "What this run does now, from its own counts and its committed results. Times are in UTC."
 CHARTS_EVERY, CHARTS_S, KEYS_EVERY = 4, 4.0, 4
-"""Charts are redrawn with every fourth point, or with each once points are `CHARTS_S` apart; the newest keys
-are read with every fourth snapshot."""
 RESULTS_S = 1.0
-"""At 1,000 results a second, nobody reads them faster, and each drawing takes a millisecond."""
+"""Each drawing takes a millisecond, so results are not redrawn more often."""
 VIEW_SHARE = 0.02
 SHOWN_RESULTS = 30
 SEARCHED_RESULTS = 2000
@@ -104,14 +102,12 @@ class LivePage:
         return self._draw(name, self.versions()[name])[1]
 
     def _draw(self, name: str, version: int) -> tuple[dict[str, Any], str]:
-        """Values and HTML of a part, once for all browsers and the page."""
         if name not in self._drawn or self._drawn[name][0] != version:
             values = self._values[name]()
             self._drawn[name] = version, values, fragment(TEMPLATE, name, **values)
         return self._drawn[name][1:]
 
     def page(self, *, live: bool = True) -> str:
-        """`live`: it refreshes itself."""
         self._look_at_view(at_once=not live)
         values: dict[str, Any] = {"view": ""}
         for name, version in self.versions().items():
@@ -224,7 +220,6 @@ def _order_of(spec: PipelineSpec) -> KeyOrder | None:
 
 
 def view_of(make: Page, lines: Iterable[bytes]) -> str:
-    """With headings one level lower."""
     html = main_of(make(lines))
     for level in (3, 2, 1):
         html = html.replace(f"<h{level}>", f"<h{level + 1}>").replace(f"</h{level}>", f"</h{level + 1}>")
@@ -301,7 +296,6 @@ def _letter(line: bytes) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """A mapping with one text is that text."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(next(iter(value.values())), str):
         (value,) = value.values()
     text = value if isinstance(value, str) else dump_json(value, default=str).decode()
