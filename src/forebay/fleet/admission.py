@@ -18,8 +18,7 @@ Item = TypeVar("Item")
 
 
 class Policy(Protocol):
-    """Chooses the replica for a request. Must not change the fleet; equal calls in equal order return equal
-    choices."""
+    """Chooses the replica for a request. Must be deterministic, and must not change the fleet."""
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         """Return the number of an available replica; there is at least one. `cached`: prompt tokens in each
@@ -39,7 +38,7 @@ class Dispatcher(Protocol[Item]):
     def add(self, item: Item, demand: RoutingRequest, now_s: float) -> None: ...
 
     def ready(self, now_s: float) -> list[tuple[Item, InFlightRequest]]:
-        """Return the requests to send now, in order. They count as in flight already."""
+        """Return the requests to send now, in order. They already count as in flight."""
         ...
 
     def remove(self, item: Item) -> None: ...
@@ -52,8 +51,6 @@ class Dispatcher(Protocol[Item]):
 
 
 class ImmediateDispatcher(Generic[Item]):
-    """Sends each request at once if any replica is available."""
-
     wake_s = math.inf
 
     def __init__(self, fleet: ReplicaTable, policy: Policy) -> None:
@@ -88,7 +85,7 @@ class ImmediateDispatcher(Generic[Item]):
 LOOK_AHEAD = 32
 """How many requests for busy replicas may be skipped to find one for an idle replica."""
 NEVER_DUE_S = 3600.0
-"""Due time after arrival of a request that has none: behind the others, but not last forever."""
+"""Due time after arrival of a request that has none."""
 MIN_WAKE_S = 0.001
 
 Waiting = tuple[float, int, int, Item, RoutingRequest]
@@ -96,8 +93,9 @@ Waiting = tuple[float, int, int, Item, RoutingRequest]
 
 
 class ReplicaRoom(NamedTuple):
-    """The replicas in one call of `ready`. `queues`: seconds of queued prefill, and of the requests that wait
-    for it. `turns_s`: seconds until a full one has a place."""
+    """The replicas in one call of `ready`. `queues`: seconds of prefill that is queued or waits here.
+    `turns_s`: seconds until a full replica has a place.
+    """
 
     has_room: NDArray[np.bool_]
     queues: Vector
@@ -121,12 +119,12 @@ class Admission(Generic[Item]):
     """The default dispatcher: sends a request when its best replica has room.
 
     A replica has room while its queued prefill is shorter than one of its steps (`ReplicaTable.hold_s`), or
-    while fewer requests wait for a first token than it works on together (`prefill_slots`); never for more
-    than `window`. It always has room for one: a wrong report cannot stop the stream.
+    while fewer than `prefill_slots` requests wait for a first token; never for more than `window`. An idle
+    replica always has room, so that a wrong report cannot stop the stream.
 
-    Order: due time, priority, arrival. A tenant's requests are due later the more of them wait. Late ones
+    Order: due time, priority, arrival. The more requests of a tenant wait, the later they are due. Late ones
     wait until nothing else can be sent, unless they keep their place. A request whose best replica is full
-    waits for it and counts as queued work there, so only as many wait for a cached prefix as it is worth.
+    counts as queued work there, so only as many wait for a cached prefix as it is worth.
     """
 
     def __init__(self, fleet: ReplicaTable) -> None:

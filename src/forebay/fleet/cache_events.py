@@ -19,7 +19,7 @@ import msgpack
 from forebay.errors import ProtocolViolation
 
 MAX_MESSAGE_BYTES = 2 << 20
-"""About 400,000 tokens in one step of the engine. Parsing a hostile one takes about 70 times its bytes."""
+"""About 400,000 tokens in one step of the engine. Parsing takes up to about 70 times the message's bytes."""
 MAX_ITEMS = 1 << 18
 MAX_GROUP = 64
 DEVICE = "GPU"
@@ -29,8 +29,6 @@ HASH_MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Blocks that are cached or used again."""
-
     blocks: tuple[int, ...]
 
 
@@ -137,8 +135,7 @@ class CacheHorizon:
         return len(self._moments)
 
     def read(self, message: CacheMessage, now_s: float) -> bool:
-        """Count a message; returns whether the replica has lost its whole cache: it reports that, or
-        restarted."""
+        """Count a message; returns whether the replica has lost its whole cache."""
         lost = False
         if self._next is not None and message.sequence < self._next:
             self.restarts += 1
@@ -220,7 +217,7 @@ log = logging.getLogger(__name__)
 
 
 class CacheWatch:
-    """Follows what one replica evicts, in our text blocks. Pure: times are passed in."""
+    """Follows what one replica evicts, in our text blocks."""
 
     def __init__(self, name: str) -> None:
         self._name = name

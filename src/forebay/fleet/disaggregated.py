@@ -29,14 +29,14 @@ PREFILL_PARAMS: dict[str, JSON] = {
     "remote_port": None,
 }
 """They make vLLM's NIXL connector keep a KV cache and return its location (vLLM 0.32,
-docs/features/nixl_connector_usage.md)."""
+docs/features/nixl_connector_usage.md).
+"""
 LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "min_tokens")
 STREAM_FIELDS = ("stream", "stream_options")
 """vLLM returns the location only with answers in one piece, and then rejects the options of a stream."""
 LOOK_S = 1.0
 """How often a request that waits for its prefill checks that there is still a replica for it."""
 MISSING = 10
-"""Prefills in a row without a KV cache after which a warning is logged."""
 
 log = logging.getLogger("forebay")
 Answer = TypeVar("Answer")
@@ -57,8 +57,7 @@ def none_prefills(prefill: FleetClient) -> bool:
 async def while_some_prefill(
     call: Coroutine[Any, Any, Answer], none_prefills: Callable[[], bool]
 ) -> Answer | None:
-    """Return the result of a prefill, or None, with `call` cancelled, if there is no replica for it any
-    more."""
+    """Return the result of a prefill; None, with `call` cancelled, if no replica can prefill any more."""
     task = asyncio.ensure_future(call)
     try:
         while not task.done():
@@ -75,8 +74,6 @@ async def while_some_prefill(
 
 
 class MissingKvCaches:
-    """Counts prefills without a KV cache, and logs once that they are useless."""
-
     def __init__(self) -> None:
         self._missing = 0
 
@@ -173,8 +170,7 @@ class DisaggregatedEngine:
 
 @dataclass(frozen=True, slots=True)
 class TwoClients:
-    """Shows two fleets as one `FleetClient`. Requests in flight are those of the decoding fleet, as each has
-    a place there from the start."""
+    """Shows two fleets as one `FleetClient`. Every request in flight has a place at the decoding fleet."""
 
     prefill: FleetClient
     decode: FleetClient
@@ -230,7 +226,7 @@ def decode_of(request: Request, prefilled: Completion) -> Request:
 
 @dataclass(frozen=True)
 class DisaggregatedEngineFactory:
-    """Opens a `DisaggregatedEngine`. Reads the API key when called, and never holds it."""
+    """Opens a `DisaggregatedEngine`. Reads the API key only when called."""
 
     prefill: FleetConfig
     decode: FleetConfig
@@ -240,7 +236,7 @@ class DisaggregatedEngineFactory:
 
 
 def engine_factory(fleet: FleetConfig, prefill: ReplicaList | None = None) -> EngineFactory:
-    """The factory for `fleet`, or for both if there are replicas for `prefill`."""
+    """The factory for `fleet`, or for both fleets if there are replicas for `prefill`."""
     if prefill is None:
         return FleetEngineFactory(fleet)
     # vLLM returns the location of a KV cache only with answers in one piece.
@@ -259,9 +255,9 @@ def check_prefill(
 ) -> str:
     """Return warnings about the servers in `replicas`; blocks for at most three times `CHECK_S`.
 
-    They are asked for their models, one token, and a KV cache. Raises `SettingError`, naming the setting
-    `key`, if all answer and none can prefill for `model`. Warnings are about servers that do not answer or
-    are unsuitable, and an empty or unreadable list. Nothing is asked if the API key is not available here.
+    They are asked for their models, one token, and a KV cache, unless the API key is not available here.
+    Raises `SettingError`, naming the setting `key`, if all answer and none can prefill for `model`. Warnings
+    are about servers that do not answer or are unsuitable, and an empty or unreadable list.
     """
     return asyncio.run(_check(replicas, model, chat=chat, api_key=api_key, key=key))
 
@@ -269,7 +265,7 @@ def check_prefill(
 async def describe_prefill(
     replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
 ) -> str:
-    """As `check_prefill`, but returns the error's text, too, for what starts in any case."""
+    """As `check_prefill`, but returns the error's text, too."""
     try:
         return await _check(replicas, model, chat=chat, api_key=api_key, key=key)
     except SettingError as error:

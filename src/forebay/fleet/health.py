@@ -1,5 +1,6 @@
 """Whether a replica may get requests (a circuit breaker with a slow start), whether its load reports are
-credible, and which of its requests have stalled."""
+credible, and which of its requests have stalled.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +42,9 @@ SOURCES = 3
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What failed requests hold against a replica until a probe decides. `shuts`: a failed probe shuts it;
-    else it only pauses as it asked."""
+    """Evidence of failed requests against a replica until a probe decides. `shuts`: a failed probe shuts it;
+    else it only pauses as it asked.
+    """
 
     why: str
     at_least_s: float | None = None
@@ -50,7 +52,7 @@ class Suspicion:
 
 
 class Health:
-    """The state of one replica. Times are passed in.
+    """The state of one replica.
 
     `up`: no limit, or that of a slow start. `shut`: nothing is sent. `trial`: it has just joined, and one
     request may test it. Requests sent before the replica was shut have an older `epoch` and count no more.
@@ -82,7 +84,8 @@ class Health:
 
     def succeeded(self, epoch: int, now_s: float, *, first: bool = True, complete: bool = True) -> None:
         """Count a request that got its `first` token, its `complete` answer, or both. First tokens reopen a
-        replica, but do not make up for answers that break off."""
+        replica, but do not make up for answers that break off.
+        """
         self._sign_s = now_s
         if epoch != self.epoch or self.state == "shut":
             return
@@ -112,8 +115,8 @@ class Health:
         """Count a failure that seems to be the replica's fault, of a request sent in `epoch`.
 
         As many failures are needed as requests are still `in_flight`, since some of many may fail in a row by
-        chance. `source`: who sent it; None for one unrelated to any other. `at_least_s`: how long the replica
-        asked to be left alone.
+        chance. `source`: who sent it; None: unrelated to any other. `at_least_s`: the pause the replica asked
+        for.
         """
         if epoch != self.epoch or self.state == "shut":
             return
@@ -220,7 +223,7 @@ class ReportCheck:
 
 
 PATIENCE = 4.0
-"""Something may take this many times longer than recently before it is given up."""
+"""It is given up after this many times its recent time."""
 PROGRESS_FADE = 1 / 50
 STALE_S = 1.0
 GIVEN_UP = 0.5
@@ -232,9 +235,7 @@ class TrackedRequest(Protocol):
 
     timeout_s: float
     source: str | None
-    """Whose request it is; requests of one source may share a fault."""
     epoch: int
-    """The replica's `Health.epoch` when it was sent."""
     sent_s: float
     moved_s: float
     """When it last made progress or was sent."""
@@ -254,7 +255,8 @@ class TrackedRequest(Protocol):
 
 class Peak:
     """The longest recent time: rises at once, and falls by a fiftieth of the difference with each shorter
-    one."""
+    one.
+    """
 
     __slots__ = ("seconds",)
 
@@ -289,7 +291,7 @@ class RequestProgress:
 
     @property
     def overtaken(self) -> int:
-        """How many requests have not begun although later ones have: they wait for no place."""
+        """How many requests have not begun although later ones have."""
         return len(self._overtaken)
 
     def moved(self, now_s: float) -> None:

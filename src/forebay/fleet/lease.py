@@ -29,9 +29,7 @@ from forebay.records import ReplicaLoad, Usage
 
 REPLICAS_FAULT = (Unreachable, Overloaded, RateLimited, AttemptTimeout, ServerFault, ProtocolViolation)
 MISPLACED = (Unauthorized, ModelNotFound)
-"""The replica does not fit the request; another may."""
 MIN_TIMEOUT_S = 1.0
-"""A shorter timeout shows nothing about the replica."""
 FULL = (Overloaded, RateLimited)
 
 
@@ -132,8 +130,9 @@ class ReplicaLease:
         asyncio.get_running_loop().call_later(self._own_s, self.set_aside)
 
     def await_prompt(self) -> None:
-        """Keep the place while another replica prefills the prompt. Neither silence nor the time to first
-        token counts."""
+        """Keep the place while another replica prefills the prompt. Silence and the time to first token are
+        ignored.
+        """
         self.ignore_silence = True
         self.set_aside()
 
@@ -258,12 +257,12 @@ class ReplicaLease:
 
     def _others(self) -> int:
         """How many other requests the replica may have held when it refused this one: the earlier ones that
-        were not refused since, or the present ones, since calls overtake each other."""
+        were not refused since, or the present ones, since calls overtake each other.
+        """
         refused = self._replica.refusals.seen - self._refused_before
         return max(self._there - refused, int(self._fleet.requests[self.number])) - 1
 
     def _excused(self, error: EngineError, now_s: float) -> bool:
-        """Whether a call timed out because it had little time or was long."""
         if not isinstance(error, AttemptTimeout) or self.lost:
             return False
         due_s = max(MIN_TIMEOUT_S, PATIENCE * (self._own_s + self._credible_s))

@@ -25,7 +25,7 @@ class ModelQueues(Generic[Item]):
     """A dispatcher with a queue per model, each over the replicas that serve it (`only`; None: all).
 
     Requests for a model whose replicas are full do not block others. Models on the same replica, such as
-    adapters of one base model, take turns. Requests without a model may go anywhere.
+    adapters of one base model, take turns. Requests without a model may go to any replica.
     """
 
     def __init__(
@@ -122,7 +122,6 @@ class Placements:
         self.sent: set[str] = set()
         """The ids of the requests that have a replica now."""
         self.held = 0
-        """Requests that still waited after the last dispatch."""
 
     def __len__(self) -> int:
         return len(self._dispatcher)

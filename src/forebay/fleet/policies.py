@@ -67,8 +67,8 @@ class RoundRobin:
 class SessionAffinity:
     """The replica that a session's hash maps to, by highest random weight (Thaler and Ravishankar, 1998).
 
-    If a replica comes or goes, only 1/n of the sessions move. A request without a session is kept by its
-    prompt's first block; one without any block goes to the replica with the fewest requests.
+    If a replica joins or leaves, only 1/n of the sessions move. Without a session, the prompt's first block
+    decides; without any block, the replica with the fewest requests is chosen.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
@@ -156,9 +156,9 @@ PREFIX_WEIGHT = 3.0
 class LlmD:
     """The highest sum of three scores from 0 to 1, with random ties.
 
-    Queue (2): 1 for the shortest reported engine queue to 0 for the longest. KV cache (2): the reported free
-    share. Prefix (3): the share of the prompt's blocks that the replica holds. Source: documentation of
-    llm-d's scheduler and of the Gateway API inference extension.
+    Queue (2): 1 for the shortest reported queue to 0 for the longest. KV cache (2): the reported free share.
+    Prefix (3): the share of the prompt's blocks that the replica holds. Source: documentation of llm-d's
+    scheduler and of the Gateway API inference extension.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -180,8 +180,8 @@ class LlmD:
 class Dynamo:
     """The fewest prefill blocks plus decode blocks, with full credit for overlap and equal weights.
 
-    Prefill blocks: uncached tokens of this prompt and of those there without a first token. Decode blocks:
-    those of all requests there and of this one. Source: Routing Concepts in Dynamo's documentation.
+    Prefill blocks: uncached tokens of this prompt and of those without a first token. Decode blocks: those of
+    all requests there and of this one. Source: Routing Concepts in Dynamo's documentation.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:

@@ -120,7 +120,9 @@ class PrefixIndex:
         self._hands[replica] = self._forgotten[replica] = 0
 
     def _close_ranks(self, replica: int) -> None:
-        """Free the places of forgotten blocks: one that came back has two, and would be evicted too early."""
+        """Free the places of forgotten blocks: a block that was added again has two, and would be evicted too
+        early.
+        """
         ring, hand, held = self._rings[replica], self._hands[replica], self._alone[replica]
         newest_first = reversed(ring[hand:] + ring[:hand])
         kept = dict.fromkeys(block for block in newest_first if self._table.get(block, 0) & held)

@@ -1,4 +1,4 @@
-"""Finds the replicas that are at fault: those that are silent, and those that do not answer a probe.
+"""Finds replicas at fault: those that are silent, and those that do not answer a probe.
 
 A probe is a small request of our own. Failures of clients' requests alone may be the requests' fault.
 """
@@ -17,7 +17,6 @@ from forebay.fleet.replica import Replica
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-"""Time between probes of a replica that answers them while requests fail there."""
 HOLD_S = 0.25
 """How long a refusing replica gets nothing while it is probed: under load a probe waits."""
 
@@ -164,8 +163,7 @@ class Probes:
         self._sync(replica)
 
     async def _check_limit(self, replica: Replica) -> None:
-        """Find out whether the number of requests was the reason for refusals: several probes that pass
-        refute it."""
+        """Find out whether the number of requests caused the refusals: several passed probes refute it."""
         limit = replica.refusals
         while replica.must_probe_limit(limit):
             if await self.fault(replica):

@@ -1,4 +1,4 @@
-"""One replica of a fleet: all that is known of it, and what follows for its requests."""
+"""One replica of a fleet: its state, and what follows for its requests."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ from forebay.records import ReplicaLoad
 METRICS_ONLY_S = 30.0
 """How long to wait for an answer in one piece before unchanged metrics count as silence."""
 NON_STREAMING = 0.99
-"""If the first content comes after this share of an answer's time, the answer comes in one piece."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 """Pauses of a replica that gets requests too fast and names no time: doubled until one succeeds."""
 EXCUSED_S = 10.0
-"""How long refusals are ignored after probes passed."""
 PROBES = 3
-"""Probes in a row that show that a replica takes more requests than a limit allows."""
 FADE = 0.1
 USUAL_FADE = 0.02
 PERHAPS_SLOW_S = 600.0
@@ -36,9 +33,8 @@ MOSTLY = 0.25
 class Replica:
     """A replica with its connection, its models, its health, its limits and its requests in flight.
 
-    It alone counts requests, reports, failures and refusals, and sets its row of `table`. Times are passed
-    in. Belongs to one event loop. `row` is None until it is found to serve the model. `fault` is why it gets
-    no requests although it is healthy; empty if it may.
+    Only it sets its row of `table`; `row` is None until it is found to serve the model. Belongs to one event
+    loop. `fault` is why it gets no requests although it is healthy.
     """
 
     def __init__(
@@ -60,7 +56,6 @@ class Replica:
         self._running = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
         """How many requests give the highest throughput."""
         self._prefill_slots = ConcurrencyLimit(most=capacity, turn=turn)
-        """How many of them may wait for a first token."""
         self.refusals = Refusals()
         self._working = 0
         """How many of its requests it works on, as far as tokens show."""
@@ -71,7 +66,6 @@ class Replica:
         self.fault = "it was not asked yet"
         self.checked = False
         self.must_describe = True
-        """Whether it must be asked again for its models."""
         self.leaving = False
         self.models: tuple[ServedModel, ...] = ()
         self.list_due_s = -math.inf
@@ -84,9 +78,7 @@ class Replica:
         self.paused_until_s = -math.inf
         """Until when it asked for a pause."""
         self.wakes_s = -math.inf
-        """When the end of the pause is checked."""
         self.cleared_s = -math.inf
-        """When a probe last passed although requests had failed."""
         self._asked_pause_s = 0.0
         self._refused_s = -math.inf
         self._pause_s = FIRST_PAUSE_S
@@ -125,8 +117,9 @@ class Replica:
 
     @property
     def _older(self) -> int:
-        """How many requests were sent before it was last shut, while its number is limited: they take no
-        place from requests that test it."""
+        """Requests sent before it was last shut, while its number is limited: they take no place from
+        requests that test it.
+        """
         if math.isinf(self.health.limit):
             return 0
         return sum(lease.epoch != self.health.epoch for lease in self.leases)
@@ -206,7 +199,8 @@ class Replica:
 
     def _moves(self, load: ReplicaLoad, counters: ReplicaCounters) -> bool:
         """Whether its metrics show work: tokens are counted, or the KV cache changes although none of our
-        requests started or ended. A long prefill sends nothing meanwhile."""
+        requests started or ended. A long prefill sends nothing meanwhile.
+        """
         before, self._seen = self._seen, (counters, load.kv_cache_usage, set(self.leases))
         if before is None:
             return False
@@ -253,7 +247,7 @@ class Replica:
         self.update_room()
 
     def silent_since_s(self) -> float:
-        """Since when it is silent although answers are awaited; infinite if none is."""
+        """Infinite if no answer is awaited."""
         sent_s = [lease.sent_s for lease in self.leases if not lease.ignore_silence]
         if self._shows_work:
             sent_s += [lease.sent_s + METRICS_ONLY_S for lease in self.leases if lease.metrics_only]
@@ -288,7 +282,8 @@ class Replica:
         self, lease: TrackedRequest, now_s: float, *, there: int, waiting: int, own_s: float, claimed_s: float
     ) -> None:
         """Count a first token of a request sent as the last of `there`, when its own prefill was to take
-        `own_s` and that of others `claimed_s`; `waiting` had no first token until now."""
+        `own_s` and that of others `claimed_s`; `waiting` had no first token until now.
+        """
         took_s = now_s - lease.sent_s
         self.progress.began(lease, now_s)
         self.health.succeeded(lease.epoch, now_s, complete=False)
@@ -307,7 +302,8 @@ class Replica:
 
     def tokens(self, lease: TrackedRequest, tokens: int, now_s: float, *, first: bool) -> bool:
         """Count more content; `first`: the first since its first token. Returns whether its limit has
-        changed."""
+        changed.
+        """
         gap_s = now_s - lease.moved_s
         self.progress.continued(lease, now_s)
         self.health.sign(now_s)

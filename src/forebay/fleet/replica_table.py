@@ -20,7 +20,6 @@ STEP_FADE = 1 / 100
 """How far one faster request lowers the step length."""
 MAX_BLOCKS = 1_000_000
 DEFAULT_BLOCKS = 100_000
-"""Remembered for a replica of unknown cache size."""
 STALE_S = 10.0
 """Age at which a load report expires: ten scrapes missed at one a second."""
 
@@ -35,15 +34,14 @@ class ReplicaLimits:
 
 
 def column(new: float = 0.0) -> Vector:
-    """Declare a column of `ReplicaTable` by its value for a new replica."""
     return np.array([new])
 
 
 class ReplicaTable:
     """The replicas of a fleet, one vector a column, so that decisions over a thousand replicas are fast.
 
-    Own requests count at once when they are taken; fresh reports add the requests of others. Belongs to one
-    event loop.
+    Own requests count at once when they are taken; fresh reports add those of others. Belongs to one event
+    loop.
     """
 
     kv_tokens = column(math.inf)
@@ -52,25 +50,20 @@ class ReplicaTable:
     decoding = column()
     """Own requests with a first token."""
     context = column()
-    """Prompt tokens of `decoding`."""
     prompts = column()
-    """Prompt tokens of all own requests."""
     reserved = column()
     """Tokens that own requests add to the KV cache."""
     prefill_tokens = column()
-    """Tokens to prefill of own requests without a first token."""
     head_until_s = column()
     """When the first prefill in the queue should end."""
     behind_s = column()
     """Seconds of prefill behind the first."""
     busy = column()
-    """1 if any prefill is queued."""
     pace = column(1.0)
     """Learned: how many times slower it is than `SpeedFit`."""
     hold_s = column(math.inf)
     """Learned: how much prefill keeps it full."""
     waiting = column()
-    """Own requests without a first token."""
     prefill_slots = column()
     """Requests without a first token that are allowed whatever their prefill; set by the caller."""
     window = column(math.inf)
@@ -94,8 +87,8 @@ class ReplicaTable:
         speed: PrefillSpeed | None = None,
         work_s: float = 0.0,
     ) -> None:
-        """`block_tokens`: size of the blocks in demands; `work_s`: assumed prefill time of others'
-        requests."""
+        """`block_tokens`: size of the blocks in demands; `work_s`: assumed prefill time of others' requests.
+        """
         self.count = 0
         self.names: list[str] = []
         self.block_tokens: float = block_tokens
@@ -277,12 +270,10 @@ class ReplicaTable:
         return queue[0].work_s + float(self.behind_s[replica]) if queue else 0.0
 
     def claimed_s(self, replica: int, waiting: float) -> float:
-        """The prefill time of those of `waiting` requests that are not ours."""
         external = max(0.0, waiting - len(self._prefills[replica].queue))
         return external * self._work_s * float(self.pace[replica])
 
     def report(self, replica: int, load: ReplicaLoad) -> None:
-        """Take a report of load, unless it is older than the last."""
         if load.observed_s < self.reported_s[replica]:
             return
         waiting, running = load.waiting or 0.0, load.running or 0.0
@@ -353,8 +344,9 @@ class ReplicaTable:
             self.hold_s[replica] = seconds if hold_s == math.inf else hold_s + (seconds - hold_s) * FADE
 
     def _learn_step(self, replica: int, tpot_s: float) -> None:
-        """Learn from a request's mean time between tokens: at most one full step, and nearly one while
-        prompts come."""
+        """Learn from a request's mean time between tokens: at most one full step, and nearly one during
+        prefills.
+        """
         prefills, hold_s = self._prefills[replica], float(self.hold_s[replica])
         if tpot_s > hold_s or not prefills.knows_step:
             self.hold_s[replica] = tpot_s

@@ -20,11 +20,11 @@ class RoutingRequest:
     """What a request needs. Times are on the monotonic clock.
 
     `blocks` are hashes of the prompt's whole prefix blocks, each including all before it. `session` is for
-    affinity, `tenant` for fairness; None is nobody. `due_s` is when the first token should come; after
-    `deadline_s` the answer is useless. With `keeps_place` a late one is worth as much, so others do not
-    overtake it. Lower `priority` goes first among equal due times. `avoid` are numbers of replicas at which
-    it failed: it goes there only if no other is available. `transferred`: the KV cache comes from another
-    replica, so nothing is prefilled. `model`: only replicas that serve it; None: any.
+    affinity, `tenant` for fairness. `due_s` is when the first token should arrive; after `deadline_s` the
+    answer is useless. With `keeps_place` a late one is worth as much, so others do not overtake it. Lower
+    `priority` goes first among equal due times. `avoid` are numbers of replicas at which it failed: it goes
+    there only if no other is available. `transferred`: the KV cache is read from another replica, so nothing
+    is prefilled. `model`: only replicas that serve it; None: any.
     """
 
     prompt_tokens: int
@@ -75,7 +75,7 @@ class InFlightRequest:
 
 
 BLOCK_CHARS = 512
-"""About eight of vLLM's blocks, the precision for shared prefixes."""
+"""About eight of vLLM's blocks."""
 MAX_BLOCKS = 4096
 """The most blocks hashed per prompt, from its start: two million characters."""
 CHARS_PER_TOKEN = 4.0
@@ -85,15 +85,14 @@ MASK = (1 << 60) - 1
 
 
 def prompt_text(request: Request) -> str:
-    """The text that the prefix cache sees, without the model's own marks between messages, which are equal
-    for all."""
+    """The text that the prefix cache sees, without the model's own marks between messages."""
     if request.prompt is not None:
         return request.prompt
     return "".join(message_text(message.role, message.content) for message in request.messages)
 
 
 def message_text(role: str, content: object) -> str:
-    """One chat message as in `prompt_text`. `content` is a text or a list of parts; only text counts."""
+    """One chat message as in `prompt_text`. Only text parts of `content` count."""
     parts = content if isinstance(content, list) else (content,)
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
     return f"\0{role}\0" + "".join(text for text in texts if isinstance(text, str))

@@ -1,4 +1,4 @@
-"""Which models the replicas serve now: each lists its own, and may load or unload some."""
+"""Which models the replicas serve now: each may load or unload some."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ class ServedModels:
 
     async def refresh(self) -> None:
         """Ask all replicas in use for their models, at most once in `REFRESH_PAUSE_S`. Concurrent calls share
-        one round; a replica that does not answer keeps its last list."""
+        one round; a replica that does not answer keeps its last list.
+        """
         now_s = self._clock.monotonic_s()
         running = self._refresh is not None and not self._refresh.done()
         if self.model is not None or (not running and now_s < self._refreshed_s + REFRESH_PAUSE_S):

@@ -18,7 +18,7 @@ DEFAULT_CLASS = "default"
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Requests and their tokens; expected numbers for answers that do not exist yet."""
+    """Requests and their tokens; expected numbers if there is no answer yet."""
 
     requests: float = 0.0
     prompt: float = 0.0
@@ -33,8 +33,9 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
-    """Requests with their own SLO: the first token is due `slo_s` after the request, plus the prompt's time
-    alone."""
+    """Requests with their own SLO: the first token is due `slo_s` after the request, plus the time to prefill
+    the prompt on an idle replica.
+    """
 
     name: str = DEFAULT_CLASS
     slo_s: float = 10.0
@@ -57,13 +58,12 @@ class Backlog:
 class Signals:
     """The state of the stream and its replicas at one moment.
 
-    `now_s` is monotonic; `wall_s` is the same moment by the wall clock, which may jump and gives the time of
-    day (None: use `now_s`). `starting`: seconds since the start of each booting replica; `booted_s`:
-    durations of boots that ended since the last signals; `draining` replicas take no new requests. `backlog`
-    waits in Flink; `arrived` since the last signals, by class of service. `running` requests are at replicas,
-    with `running_tokens` in their KV caches, of which the share `kv_usage` is used. `age_s`: age of these
-    signals. `silent`: subtasks that stopped reporting; their last report counts. `asked`: number of replicas
-    requested last, if others share them and request more; None: `replicas`.
+    `now_s` is monotonic. `wall_s` is the same moment by the wall clock, for the time of day (None: use
+    `now_s`). `starting`: seconds since the start of each booting replica; `booted_s`: durations of boots that
+    ended since the last signals. `backlog` waits in Flink; `arrived` since the last signals, by class of
+    service. `running` requests are at replicas, with `running_tokens` in their KV caches, of which the share
+    `kv_usage` is used. `silent`: subtasks that stopped reporting; their last report counts. `asked`: number
+    of replicas requested last, if others share them and request more; None: `replicas`.
     """
 
     now_s: float
@@ -83,7 +83,7 @@ class Signals:
 
     @property
     def kept(self) -> int:
-        """The number that changes nothing."""
+        """The number of replicas that changes nothing."""
         return self.replicas if self.asked is None else self.asked
 
     @property
@@ -98,8 +98,9 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many replicas there should be, without draining ones. `failed`: the policy failed, so the number
-    stays."""
+    """How many replicas there should be, without draining ones. `failed`: the policy raised, so the number
+    stays.
+    """
 
     wanted: int
     reason: str
@@ -122,7 +123,8 @@ class Remembers(Protocol):
 
     def recall(self, memory: Mapping[str, object]) -> None:
         """Restore the result of `remembers`, perhaps of an earlier version. May raise for an unusable memory,
-        and is then unchanged."""
+        and is then unchanged.
+        """
         ...
 
 
@@ -137,8 +139,8 @@ class Speed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpeed:
-    """Seconds of a busy replica's time per token, with a full batch, and how many requests it runs at
-    once."""
+    """Seconds of a busy replica's time per token, with a full batch, and how many requests it runs at once.
+    """
 
     prompt_s: float
     output_s: float
@@ -159,8 +161,9 @@ class ReplicaSpeed:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds: a boot until the first request, the slow warm-up after it, a drain, the time between two
-    decisions."""
+    """Seconds: a boot until the first request, the slow warm-up after it, a drain, the time between
+    decisions.
+    """
 
     boot_s: float = 60.0
     warm_up_s: float = 0.0

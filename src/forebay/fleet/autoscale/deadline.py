@@ -1,13 +1,13 @@
 """The default: the fewest replicas that meet the deadlines of the backlog and of arrivals during a boot.
 
-A replica started now helps after its boot, the *lead*, and another one can correct the number a lead later.
-Of the work that waits at the end of the lead or may arrive from then on, some is due within d seconds; n
-replicas do n · d of work in that time. The decision is the smallest n that is enough for each d:
+A replica started now helps after its boot, the *lead*. Of the work that waits at the end of the lead or
+arrives later, some is due within d seconds; n replicas do n · d of work in that time. The decision is the
+smallest n that is enough for each d:
 
-    n = max over d of (waiting, due within d + arrivals until d - slo_s) / d
+n = max over d of (waiting, due within d + arrivals until d - slo_s) / d
 
-Arrivals are forecast, with a margin by the forecast's past errors. An idle replica goes when it was not
-needed for as long as another start would cost.
+Arrivals are forecast, with a margin from the forecast's past errors. An idle replica is stopped once it was
+not needed for as long as another start would cost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from forebay.fleet.autoscale.forecast import Forecast, ForecastMemory
 from forebay.fleet.autoscale.proportional import LONGEST_HOLD_S, StabilizationWindow
 
 CATCH_UP_S = 300.0
-"""Work that is already late is served within this time: it misses its SLO, but is not left behind."""
+"""Work that is already late is served within this time."""
 LONGEST_BOOT = 20.0
 """In expected boots; a longer boot counts as this long."""
 SETTLE_S = 60.0
@@ -60,8 +60,9 @@ class _Stream:
     above: float = 0.0
 
     def coming_s(self, span_s: float) -> float:
-        """Work that may come in a span: the expected work, and an excess that lasts until a replica started
-        for it helps. Chance adds up as a root, a jump in full."""
+        """Work that may arrive in a span: the expected work, and an excess that lasts until a replica started
+        for it helps. Random noise grows with the root of the span, a jump in proportion.
+        """
         blind_s = self.forecast.window_s
         chance = min(self.forecast.arrivals.chance(blind_s) * CHANCES, self.above)
         within_s = min(span_s, blind_s)
@@ -168,7 +169,7 @@ class DeadlinePolicy:
         return Decision(held, why)
 
     def _may_rest(self, signals: Signals) -> bool:
-        """Whether nothing waits or came for as long as a start takes, and arrivals can wait for one."""
+        """Whether nothing waited or arrived for as long as a start takes, and arrivals can wait for one."""
         if signals.backlog or signals.running > 0:
             return False
         start_s = self._lead_s + self._timings.interval_s
@@ -196,7 +197,8 @@ class DeadlinePolicy:
 
     def _after_lead(self, signals: Signals) -> tuple[list[tuple[float, float]], float]:
         """The backlog at the end of the lead that can still be in time, as (due in seconds from then, work),
-        and the work that is late by then."""
+        and the work that is late by then.
+        """
         lead_s = self._lead_s
         ready_in_s = [0.0] * signals.ready
         ready_in_s += [max(self._start_s - age_s, 0.0) for age_s in signals.starting]
@@ -236,8 +238,9 @@ class DeadlinePolicy:
         return left, late_s + lost_s
 
     def _boots(self, signals: Signals) -> None:
-        """Learn from ended boots, and from running ones, which may never end. A longer boot counts at once, a
-        shorter one by half."""
+        """Learn from ended boots, and from running ones, which may never end. A longer boot counts in full, a
+        shorter one by half.
+        """
         longest_s = self._longest_boot_s
         for took_s in signals.booted_s:
             if math.isfinite(took_s) and took_s >= 0:

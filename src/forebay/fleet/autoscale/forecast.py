@@ -90,7 +90,8 @@ class Arrivals:
 
     def level(self, now_s: float) -> tuple[float, bool]:
         """The present rate, and whether it has just jumped: the mean over minutes, unless the last seconds
-        differ from it by more than chance."""
+        differ from it by more than chance.
+        """
         found, jumped = self.mean(now_s, LONG_S), False
         for span_s in (60.0, SHORT_S):
             mean = self.mean(now_s, span_s)
@@ -101,7 +102,8 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class SeasonMemory:
-    """Mean rates in slots of five minutes; None if unknown. `work_s` came in `span_s` of the current slot."""
+    """Mean rates in slots of five minutes; None if unknown. `work_s` arrived in `span_s` of the current slot.
+    """
 
     days: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS, max_length=SLOTS)]
     weeks: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS * DAYS, max_length=SLOTS * DAYS)]
@@ -112,14 +114,14 @@ class SeasonMemory:
 
 @dataclass(frozen=True, slots=True)
 class ForecastMemory:
-    """What survives a restart: the errors of the four, and the season. A pause invalidates the rest."""
+    """What survives a restart: the errors of the four forecasts, and the season."""
 
     errors: Annotated[tuple[Amount, ...], Field(min_length=len(NAMES), max_length=len(NAMES))]
     season: SeasonMemory
 
 
 class Season:
-    """Mean rates by time of day, and of week once there is one; by the wall clock."""
+    """Mean rates by time of day, and of week after one week; by the wall clock."""
 
     def __init__(self) -> None:
         self._days: list[float | None] = [None] * SLOTS
@@ -203,7 +205,7 @@ class Forecast:
             self._remember((found - guesses[best]) / scale, found)
 
     def resize(self, window_s: float) -> None:
-        """Forecast for this window from now on. Open forecasts are judged over their own."""
+        """Forecast for this window from now on. Open forecasts keep their own."""
         self.window_s = window_s
         self.arrivals.keep_s = max(self.arrivals.keep_s, 2 * window_s)
 
@@ -238,7 +240,7 @@ class Forecast:
         return self.rates(now_s, ahead_s)[self.best]
 
     def expect(self, now_s: float) -> float:
-        """The expected mean rate over the next `window_s`; it is judged by the arrivals."""
+        """The expected mean rate over the next `window_s`; arrivals are later compared with it."""
         guesses = self.rates(now_s, self.window_s / 2)
         best = guesses[self.best]
         heappush(self._open, (now_s + self.window_s, self.window_s, guesses, self._scale(best)))

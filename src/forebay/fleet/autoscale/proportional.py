@@ -1,4 +1,4 @@
-"""The published policies: the rule of Kubernetes' horizontal pod autoscaler for three metrics, and planned
+"""Published policies: the rule of Kubernetes' horizontal pod autoscaler for three metrics, and planned
 capacity.
 
 wanted = ceil(replicas · metric / target), unless the ratio is within a tenth of 1; for `hold_s` the largest

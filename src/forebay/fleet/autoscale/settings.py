@@ -1,5 +1,4 @@
-"""How a pipeline's replicas are scaled: policies by name, settings that can be pickled into a job, shares of
-pools."""
+"""How a pipeline's replicas are scaled: policies by name, picklable settings, shares of pools."""
 
 from __future__ import annotations
 
@@ -128,7 +127,7 @@ def memory_of(
 
 
 def holds_for(settings: ScalingSettings, model: str) -> dict[str, str | float]:
-    """Learned numbers are valid for replicas of this model, relative to the assumed speed."""
+    """What learned numbers are valid for: replicas of this model, relative to the assumed speed."""
     return {"model": model, "prompt_s": settings.speed.prompt_s, "output_s": settings.speed.output_s}
 
 
