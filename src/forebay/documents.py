@@ -28,8 +28,9 @@ Spec = TypeVar("Spec", bound=BaseModel)
 
 
 def read_document(path: str | Path, what: str) -> tuple[Any, dict[Where, int]]:
-    """The value of a YAML file and the line of each key; blocks. Raises `SettingError`, which calls it a
-    `what` file."""
+    """The value of a YAML file and the line of each key; blocks. Raises `SettingError`, which names
+    `what`.
+    """
     file = Path(path)
     return parse_yaml(read_text(file, MAX_BYTES, f"{what} file {file}"), str(file), what)
 
@@ -89,8 +90,9 @@ def _parsed(key: str) -> Where:
 def _walk(
     spec: type[BaseModel], loc: Where, data: Any, *, missing: bool
 ) -> tuple[Where, Any, type[BaseModel]]:
-    """Convert pydantic's `loc`, which contains the chosen branch of a union: the path in the file, the value
-    there, and the model around it."""
+    """Convert pydantic's `loc`, which contains the chosen branch of a union, to the path in the file, the
+    value there, and the model around it.
+    """
     where: list[str | int] = []
     model = spec
     around, value = model, data

@@ -146,7 +146,6 @@ class Secret(Model):
 
 
 def secret_variables(value: object) -> frozenset[str]:
-    """The environment variables that hold secrets of a document or part of one."""
     if isinstance(value, Secret):
         return frozenset(() if value.env is None else (value.env,))
     if isinstance(value, BaseModel):

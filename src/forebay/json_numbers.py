@@ -1,7 +1,7 @@
 """JSON without loss of digits.
 
-orjson silently rounds integers above 64 bits and decimals with more digits than a double, so that two ids
-that differ in their last digits become one. It is fast, so it handles everything else.
+orjson silently rounds integers above 64 bits and decimals with more digits than a double, so two ids that
+differ in their last digits become one. It handles everything else.
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ class NumberRefused(ValueError):
 
 
 _Place = tuple[Any, str] | None
-"""The container's place and the value's name in it; None for the outermost value."""
 
 
 def _path(place: _Place) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator
 from forebay.errors import LaunchError, SettingError
 
 PORTS = range(20_000, 30_000)
-"""Outside the range for outgoing connections (Linux: from 32,768), which could take a port between the check
-and the start of its server."""
+"""Outside the range for outgoing connections (Linux: from 32,768), which could take a port between check and
+start.
+"""
 TRIED = 1000
 
 
@@ -48,8 +49,7 @@ def check_port(port: int) -> None:
 
 
 def free_ports_from(base: int, count: int, taken: Collection[int]) -> list[int]:
-    """The first `count` free ports from `base` up that are not in `taken`. Raises `SettingError` or
-    `LaunchError`."""
+    """The first `count` free ports from `base` up, except `taken`. Raises `SettingError` or `LaunchError`."""
     check_port(base)
     found: list[int] = []
     for port in range(base, min(base + TRIED, 65_536)):

@@ -39,7 +39,6 @@ class Registry(Generic[T]):
     fits: Callable[[Any], bool]
 
     def names(self) -> list[str]:
-        """All names: Forebay's own in their order, then those of packages."""
         return [*self.own, *sorted(self._others())]
 
     def find(self, name: str) -> T | None:
@@ -59,7 +58,6 @@ class Registry(Generic[T]):
         return self._loaded(offers[0]) if offers else None
 
     def own_one(self, name: str) -> T:
-        """Forebay's own thing with this name. Raises `KeyError` for others."""
         found = self.own[name]
         if not isinstance(found, str):
             return found

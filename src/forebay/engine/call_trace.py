@@ -1,4 +1,4 @@
-"""What one request leaves for its event's trace: how it was routed, and its calls. Without OpenTelemetry.
+"""How one request was routed, and its calls, for its event's trace. Without OpenTelemetry.
 
 `CALL_TRACE` is set in the task of a request that is traced. Times are monotonic.
 """
@@ -16,8 +16,8 @@ from forebay.records import Completion, Request
 
 class RouteReasons(NamedTuple):
     """Why a request got its replica. `replicas`: those available; `avoided`: at how many it had failed;
-    `requests`: those at the replica, with this one; `expected_s`: until the prompts there should be
-    prefilled, with this one.
+    `requests`: those at the replica, with this one; `expected_s`: until all prompts there should be
+    prefilled.
     """
 
     replica: str

@@ -1,5 +1,6 @@
 """Map a replica's error responses to the classes of `forebay.errors`, by OpenAI's error codes and the
-messages of vLLM and SGLang."""
+messages of vLLM and SGLang.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,6 @@ TOO_LONG = re.compile(
 )
 
 ABSENT = frozenset((404, 405, 501))
-"""Statuses of a server that lacks the path, the method or the model."""
 WEB_PAGE = re.compile(
     rb"\s*<(?:!doctype html|html)\b(?:.{0,2000}?<title>(.{0,200}?)</title>)?", re.IGNORECASE | re.DOTALL
 )

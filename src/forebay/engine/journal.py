@@ -1,10 +1,9 @@
 """Answers on disk, so that an answered request is not sent to an engine again.
 
 One SQLite file with a write-ahead log, shared by threads and processes of one machine; such a log does not
-work on network file systems. After `put` returned True, the answer survives the death (SIGKILL) of its
-process; a crash of the machine may lose the last ones. An answer may be lost: in the queue when its process
-dies, by eviction, on a full disk or a locked file; the engine is then called again. A journal never fails a
-record.
+work on network file systems. After `put` returned True, the answer survives SIGKILL; a crash of the machine
+may lose the last ones. An answer may also be lost in the queue, by eviction, on a full disk or a locked file;
+the engine is then called again. A journal never fails a record.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from forebay.records import Completion, Timing, Usage
 
 MAX_ENTRY_BYTES = 4_194_304
 MAX_WAITING = 4096
-"""Answers that may wait for the writing thread; further ones are not kept."""
+"""Answers that may wait for the writing thread; further ones are dropped."""
 
 MAX_BATCH = 128
 
@@ -47,7 +46,7 @@ EVICT_EVERY = 64
 class JournalConfig:
     """Where a journal is and how large it may get. Picklable.
 
-    `max_bytes` counts values and `ENTRY_OVERHEAD_BYTES` for each; file and log may be some MB larger. With
+    `max_bytes` counts values and `ENTRY_OVERHEAD_BYTES` for each; the files may be some MB larger. With
     `max_age_s=None`, entries never expire.
     """
 
@@ -87,13 +86,11 @@ class Journal:
 
     @property
     def failures(self) -> int:
-        """Reads, writes and evictions that SQLite rejected, and answers not written because `MAX_WAITING`
-        others were waiting."""
+        """Reads, writes and evictions that SQLite rejected, and answers dropped because of `MAX_WAITING`."""
         return self._failures
 
     async def get(self, request_hash: str) -> Completion | None:
-        """The answer for that hash, with the usage of the original call and no timing; None if it is missing
-        or too old."""
+        """The answer, with the usage of the original call and no timing; None if it is missing or too old."""
         oldest_ms = self._oldest_ms()
         row, found = self._read(request_hash), None
         if row is not None and (oldest_ms is None or row[0] >= oldest_ms):
@@ -103,7 +100,7 @@ class Journal:
         return found
 
     async def put(self, request_hash: str, completion: Completion) -> bool:
-        """Store `completion`; returns True once it is written, or False once it is clear that it is not.
+        """Store `completion`; returns whether it was written, once that is certain.
 
         Takes some 100 µs, occasionally 10 ms. An existing answer that is not too old wins. Answers above 4
         MiB are not kept. Never raises; if cancelled, it may or may not write.

@@ -22,7 +22,7 @@ PAUSE_S = 0.02
 WRITE_TIMEOUT_S = 0.25
 READ_TIMEOUT_S = 0.02
 ENTRY_OVERHEAD_BYTES = 160
-"""What an entry takes besides its value: its row, its hash, and its place in the index of hashes."""
+"""The size of an entry besides its value: its row, its hash, and its place in the index of hashes."""
 
 EVICT_AT_MOST = 128
 """Per step; writers of other processes wait at most for one step."""
@@ -42,7 +42,7 @@ ANSWERS = "counts as the engine's answers"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a journal may hold. `oldest_ms`: entries from before this wall-clock time are too old."""
+    """`oldest_ms`: entries from before this wall-clock time are too old."""
 
     max_entries: int
     max_bytes: int
@@ -68,9 +68,8 @@ def connect(path: Path, *, timeout_s: float) -> sqlite3.Connection:
 def open_journal(path: Path, *, pause: Callable[[float], None] = time.sleep) -> sqlite3.Connection:
     """A connection to the journal at `path`, which is created if missing.
 
-    Blocks, also while others open it, for which it waits with `pause`. Raises `SettingError` if the file is
-    something else, damaged or unusable, and if others may write to it or its folder: they could forge
-    answers.
+    Blocks, also while others open it. Raises `SettingError` if the file is something else, damaged or
+    unusable, and if others may write to it or its folder: they could forge answers.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,8 +115,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, pause: Callable[[float]
 def _write_ahead(connection: sqlite3.Connection, pause: Callable[[float], None]) -> str:
     """Switch the file to a write-ahead log; returns the resulting mode.
 
-    Retries: if two processes switch a new file at once, SQLite does not wait as it does elsewhere; one gets
-    "database is locked".
+    Retries: if two processes switch a new file at once, one gets "database is locked" without a wait.
     """
     connection.execute("PRAGMA busy_timeout = 0")
     for left in range(round(OPEN_TIMEOUT_S / PAUSE_S), -1, -1):

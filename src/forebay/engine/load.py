@@ -1,7 +1,6 @@
 """A replica's load: from the header of an answer and from the text of `/metrics`.
 
-Names are vLLM's. Anything missing or unreadable is None, never an error: load only corrects the caller's own
-counts.
+Names are vLLM's. Anything missing or unreadable is None, never an error: load only corrects our own counts.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ SAMPLE = re.compile(
 @dataclass(frozen=True, slots=True)
 class ReplicaCounters:
     """Totals since the replica started, over all its engines and models; None if it does not report them.
-    Prefix cache queries and hits are in tokens."""
+    Prefix cache queries and hits are in tokens.
+    """
 
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
@@ -43,7 +43,6 @@ class ReplicaCounters:
 
 
 def parse_load_header(value: str | None, *, observed_s: float) -> ReplicaLoad | None:
-    """The load in an `endpoint-load-metrics: TEXT name=value, …` header, or None."""
     if not value or len(value) > MAX_HEADER_CHARS or not value[:5].upper().startswith("TEXT "):
         return None
     found: dict[str, float] = {}
@@ -63,7 +62,7 @@ def parse_metrics(text: str, *, observed_s: float) -> tuple[ReplicaLoad, Replica
     """Load and counters in the Prometheus text of `/metrics`.
 
     Samples of one name (one per engine of a data-parallel replica) are added up. Of the KV cache's share the
-    highest counts, as the fullest engine is the first to preempt.
+    highest counts: the fullest engine is the first to preempt.
     """
     total: dict[str, float] = {}
     highest: dict[str, float] = {}

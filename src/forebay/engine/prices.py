@@ -11,7 +11,6 @@ from forebay.records import Request, Sampling, Usage
 
 PICO_DIGITS = 12
 MICRO = 10**6
-"""In a millionth of the currency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +32,15 @@ class TokenPrices:
 
 
 TEMPLATE_TOKENS = 256
-"""An assumption: most tokens that a chat template adds for itself, such as a system message of its own. What
-it adds for each message, schema and tool has fewer tokens than their JSON has bytes."""
+"""An assumption: most tokens that a chat template adds for itself. What it adds for each message, schema and
+tool has fewer tokens than their JSON has bytes.
+"""
 OWN_LIMITS = ("max_tokens", "max_completion_tokens", "n", "best_of")
 """Keys of `Sampling.extra` that change how many tokens answers may have."""
 
 
 def most_prompt_tokens(request: Request) -> int:
-    """A token has at least one byte of the request's body, which has the messages, the schema and the tools.
-
-    Raises `BadRequest` if the body cannot be written.
-    """
+    """At most one token per byte of the request's body. Raises `BadRequest` if the body cannot be written."""
     return len(request_body(request, stream=False)) + TEMPLATE_TOKENS
 
 

@@ -16,8 +16,7 @@ PROMPT_PATH = "/v1/completions"
 EMBED_PATH = "/v1/embeddings"
 DONE = b"[DONE]"
 KV_TRANSFER = "kv_transfer_params"
-"""The field with which vLLM hands the KV cache of a prompt to another replica; only in answers in one
-piece."""
+"""vLLM's field for the KV cache of a prompt, for another replica; only in answers in one piece."""
 NO_USAGE = Usage()
 MAX_TOKENS = 1 << 31
 PART_BYTES = 16
@@ -64,8 +63,7 @@ def request_body(request: Request, *, stream: bool) -> bytes:
 class AnswerReader:
     """Assembles one answer from the documents that the replica sends.
 
-    Raises `ProtocolViolation` if a document has the wrong shape, and the `EngineError` of the cause if it is
-    an error object.
+    Raises `ProtocolViolation` if a document has the wrong shape, and the `EngineError` of an error object.
     """
 
     __slots__ = (
@@ -232,10 +230,10 @@ BOM = b"\xef\xbb\xbf"
 
 
 class SseParser:
-    """Parses server-sent events incrementally (HTML standard, 9.2.6).
+    """Parses server-sent events incrementally (HTML standard, 9.2.6). Linear in the bytes fed.
 
     Stricter in one point: an unknown field name is an error, so that other data is not taken for a short
-    stream. Holds at most `max_event_bytes` of an unfinished event. Linear in the bytes fed.
+    stream. Holds at most `max_event_bytes` of an unfinished event.
     """
 
     __slots__ = (
@@ -261,7 +259,8 @@ class SseParser:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that `chunk` completes. Raises `ProtocolViolation` if a line is not a field,
-        or an event is too large."""
+        or an event is too large.
+        """
         if self._skip_lf and chunk:
             self._skip_lf = False
             chunk = chunk.removeprefix(b"\n")
@@ -288,8 +287,9 @@ class SseParser:
         return events
 
     def end(self) -> None:
-        """End the stream. Raises `ProtocolViolation` if its unfinished line is garbage; an event without its
-        closing blank line is dropped."""
+        """End the stream; drops an unfinished event. Raises `ProtocolViolation` if its unfinished line is
+        garbage.
+        """
         line = bytes(self._rest)
         if line and not any(field.startswith(line[:6]) for field in (b"data", *OTHER_FIELDS)):
             self._take(line)

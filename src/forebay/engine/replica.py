@@ -36,8 +36,7 @@ NO_LIST = (BadRequest, ModelNotFound, ProtocolViolation)
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that a replica serves. `max_model_len`: its context in tokens, if reported; `card`: all that
-    `/v1/models` has."""
+    """`max_model_len`: context in tokens, if reported; `card`: the model's object in `/v1/models`."""
 
     name: str
     max_model_len: int | None = None

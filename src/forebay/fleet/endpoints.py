@@ -219,8 +219,7 @@ class RayReplicas:
     async def _by_cluster(
         self, before: Mapping[str, tuple[str, ...]], look: Look
     ) -> dict[str, tuple[str, ...]]:
-        """The replicas by dashboard; those of `before` for one that fails. Raises `SettingError` if all fail.
-        """
+        """Replicas by dashboard; those of `before` if it fails. Raises `SettingError` if all fail."""
         place = RayPlace.parse(self.place)
         try:
             heads = await each_address(place.address)

@@ -87,8 +87,7 @@ class ReplicaTable:
         speed: PrefillSpeed | None = None,
         work_s: float = 0.0,
     ) -> None:
-        """`block_tokens`: size of the blocks in demands; `work_s`: assumed prefill time of others' requests.
-        """
+        """`block_tokens`: block size in demands; `work_s`: assumed prefill time of others' requests."""
         self.count = 0
         self.names: list[str] = []
         self.block_tokens: float = block_tokens

@@ -71,7 +71,7 @@ DROPPED_BYTES = 65_536
 class Gateway:
     """Forwards calls to the replicas of `fleet`; those of `prefill` prefill the prompts.
 
-    Use it on one event loop, from `open` to `close`. Clients' keys are not forwarded.
+    Use it on one event loop, from `open` to `close`.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Gateway:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """One more request in flight. Refused ones are not: writing a refusal takes no other's place."""
+        """One more request in flight. Refused ones are not counted: they take no other's place."""
         self.in_flight += 1
         self.idle.clear()
         self._metrics.in_flight.set(self.in_flight)

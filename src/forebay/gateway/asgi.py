@@ -21,7 +21,7 @@ PROVE = "forebay.prove"
 async def send_whole(
     send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, more: bool = False
 ) -> None:
-    """Send an answer in one piece. `more` keeps it open, and so the connection, though nothing follows."""
+    """Send an answer in one piece. `more` keeps it and the connection open, though nothing follows."""
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body, "more_body": more})
@@ -59,7 +59,7 @@ OURS_UP = HOP_BY_HOP | {
 }
 """Client headers that are never forwarded: about the connection, secret, or set by the gateway."""
 ALLOWED_UP = frozenset((b"accept", b"anthropic-beta", b"anthropic-version", b"content-type", b"openai-beta"))
-"""Client headers that are forwarded. Engines take ids, places in the queue and peers from others."""
+"""Client headers that are forwarded. Engines read ids, priorities and peers from others."""
 OURS_DOWN = HOP_BY_HOP | {
     b"date",
     b"endpoint-load-metrics",
@@ -71,7 +71,7 @@ OURS_DOWN = HOP_BY_HOP | {
 
 
 def headers_up(headers: Iterable[tuple[bytes, bytes]], more: Collection[str] = ()) -> list[tuple[str, str]]:
-    """A client's headers for the replica: allowed and plain ones. `more`: further ones that are allowed."""
+    """The allowed and plain ones of a client's headers. `more`: further ones that are allowed."""
     kept = _plain(_kept(headers, OURS_UP))
     return [(name, value) for name, value in kept if name.encode() in ALLOWED_UP or name in more]
 
@@ -81,7 +81,7 @@ def trace_context(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
 
 
 def headers_down(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """A replica's headers for the client. CORS headers are left out: the gateway sets them."""
+    """A replica's headers for the client, without CORS headers: the gateway sets them."""
     kept = _kept(headers, OURS_DOWN)
     return [(name, value) for name, value in kept if not name.startswith(b"access-control-")]
 
@@ -110,12 +110,10 @@ def _plain(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     ]
 
 
-class HungUp(Exception):
-    """The client has closed the connection."""
+class HungUp(Exception): ...
 
 
-class TimeOver(Exception):
-    """The time limit has passed."""
+class TimeOver(Exception): ...
 
 
 class TimeLimit:
@@ -183,7 +181,7 @@ class UntilHungUp:
 
 
 def cancellings() -> int:
-    """How often the current task was cancelled; 0 before Python 3.11, which does not count."""
+    """0 before Python 3.11, which does not count."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
     return 0 if cancelling is None else int(cancelling())
 

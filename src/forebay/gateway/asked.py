@@ -30,7 +30,6 @@ SALTED = frozenset((CHAT_PATH, PROMPT_PATH, RESPONSES_PATH))
 EXACT = 1 << 53
 """All JSON parsers read whole numbers up to this one alike."""
 MAX_ANSWERS = 1 << 40
-"""More than any limit of tokens allows."""
 WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
@@ -99,9 +98,9 @@ def read_asked(
 ) -> Asked:
     """Parse what the gateway itself needs; the replica checks the rest. Raises `Refusal`.
 
-    The replica gets what was read, not what was sent: JSON is written again, so that no second reading of it
-    is possible (a name twice, an odd number). `fields`: those that clients may send besides the known ones.
-    `salt`: of the client's prefix cache; a client's own salt divides it further.
+    JSON is written again for the replica, so that it cannot be read in a second way (a name twice, an odd
+    number). `fields`: those that clients may send besides the known ones. `salt`: of the client's prefix
+    cache; a client's own salt divides it further.
     """
     route = ROUTES[path]
     begin = end = 0
@@ -239,7 +238,6 @@ def _prompts(prompt: object) -> int:
 
 
 def _transferable(document: Mapping[str, Any]) -> bool:
-    """Whether one answer needs only the prompt's KV cache."""
     asked = (document.get(name) for name in NEEDS_PROMPT)
     return all(value is None or value is False for value in asked) and KV_TRANSFER not in document
 

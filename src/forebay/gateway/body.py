@@ -102,7 +102,6 @@ async def read_body(
 
 
 async def drop_body(receive: Receive, within_s: float) -> None:
-    """Read the rest of a body, and forget it."""
     try:
         with TimeLimit(within_s):
             while True:
@@ -134,7 +133,7 @@ def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
 
 
 def check_transfers(document: Mapping[str, Any]) -> None:
-    """Reject fields that could make a replica connect to any address, and use another prompt's KV cache."""
+    """Reject fields with which a replica would connect to any address, and use another prompt's KV cache."""
     arguments = document.get("vllm_xargs")
     for where, fields in (("", document), ("vllm_xargs.", arguments if isinstance(arguments, dict) else {})):
         for name in TRANSFERS:

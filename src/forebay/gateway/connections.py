@@ -32,16 +32,15 @@ class _Waiting:
                 del self._of[client]
 
     def oldest(self, client: str | None) -> tuple[object, Close] | None:
-        """Of `client`, or of all."""
         return next(iter((self._all if client is None else self._of.get(client, {})).items()), None)
 
 
 class Connections:
     """Bounds the connections of all clients, and of each one.
 
-    A connection is unproven until a request on it has shown that its client may call. Unproven ones make room
-    for new ones, oldest first, so that clients without a key cannot keep others out. If there are none, those
-    without a request do, so that one key cannot keep others out either.
+    A connection is unproven until a request on it has shown that its client may call. To make room for a new
+    one, the oldest unproven one is closed, so that clients without a key cannot keep others out. If there is
+    none, the oldest without a request is closed, so that one key cannot keep others out either.
     """
 
     def __init__(self, most: int, most_per_client: int) -> None:
@@ -84,13 +83,11 @@ class Connections:
             self._resting.remove(connection, client)
 
     def rest(self, connection: object, close: Close) -> None:
-        """A proven connection has no request now."""
         client = self._clients.get(connection)
         if client is not None:
             self._resting.add(connection, client, close)
 
     def remove(self, connection: object) -> None:
-        """Forget a connection that has ended, if it was counted."""
         self.prove(connection)
         client = self._clients.pop(connection, None)
         if client is not None:
@@ -148,8 +145,8 @@ class Listener(socket.socket):
 
 
 def within_files(spec: GatewaySpec) -> GatewaySpec:
-    """`spec` with as many connections as this process may open files for: without one, none is accepted, and
-    no replica is reached. Raises the process's own limit first.
+    """`spec` with as many connections as this process may open files for: beyond, none is accepted and no
+    replica is reached. Raises the process's own limit first.
     """
     limits = spec.limits
     others = OTHER_FILES + (0 if spec.tls is None else MAX_HANDSHAKES)

@@ -1,8 +1,7 @@
 """Which web pages may call the gateway (CORS), and by which names requests may reach it.
 
-A web page can have its own name lead to 127.0.0.1 (DNS rebinding). The browser then takes the gateway for the
-page's own server: it sends no `Origin` with a GET, and lets the page read the answer. But `Host` still holds
-the page's name.
+A web page can have its own name resolve to 127.0.0.1 (DNS rebinding). The browser then sends no `Origin` with
+a GET, and lets the page read the answer. But `Host` still holds the page's name.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class Cors:
         self._origins = frozenset(origin.encode() for origin in origins)
 
     def allowed(self, headers: Mapping[bytes, bytes]) -> bytes | None:
-        """The request's origin if it may call, else None."""
         origin = headers.get(b"origin")
         return origin if origin is not None and (self._any or origin in self._origins) else None
 
@@ -50,7 +48,6 @@ class Cors:
         ]
 
     def sender(self, headers: Mapping[bytes, bytes], send: Send) -> Send:
-        """`send`, plus the headers that let the page read the answer."""
         origin = self.allowed(headers)
         if not (self._origins or self._any):
             return send

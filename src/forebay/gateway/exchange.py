@@ -66,7 +66,6 @@ class RelayedCall:
 
     @property
     def spent(self) -> Usage:
-        """Tokens of the answer so far; an estimate unless `counted`."""
         asked = self.asked
         if not asked.costs or not self.sent or self.status >= 400:
             return Usage()
@@ -80,8 +79,8 @@ class RelayedCall:
         return self.status != 0
 
     def used_tokens(self, taken: float) -> float:
-        """How many of the `taken` tokens were used: the replica's count, or all without one, as the events of
-        a stream show nothing about its tokens; of a rejected call the prompt, if it was prefilled.
+        """How many of the `taken` tokens were used: the replica's count. Without one: all, or, if the call
+        was rejected, the prompt if it was prefilled.
         """
         prompt = self.asked.prompt_tokens
         if self.usage is not None and self.counted:
@@ -110,7 +109,7 @@ class Exchange:
     host: str
     began_s: float
     prove: Callable[[], None] = _nothing
-    """To be called once the client has shown that it may call."""
+    """Called once the client has shown that it may call."""
     allowed_host: bool = True
     """Whether a client without a key may reach the gateway by this name."""
     key: str = "unknown"

@@ -62,10 +62,7 @@ MAX_DAYS = 8
 
 
 class DayBudget:
-    """Tokens of each day (UTC). Wall-clock times are passed in.
-
-    The days used last are kept: a clock that is set back or ahead returns to what its day has left.
-    """
+    """Tokens of each day (UTC). The last days are kept, in case the clock is set back or ahead."""
 
     __slots__ = ("_day", "_limit", "_used")
 
@@ -131,7 +128,6 @@ class Usage:
         return amount
 
     def settle(self, taken: float, used: float) -> None:
-        """Correct what `tokens` has taken for a request to what was `used`."""
         self._tokens.give_back(taken - used)
         self._day.add(used - taken)
 
@@ -143,7 +139,6 @@ def _over(kind: str, what: str, retry_after_s: float) -> Refusal:
 
 ANYONE, UNKNOWN = "anyone", "unknown"
 UNNAMED = frozenset((ANYONE, UNKNOWN))
-"""Names in metrics of callers without a known key."""
 MAX_HEADER_BYTES = 16_384 + 16
 
 
@@ -187,9 +182,7 @@ class KeyRing:
         return tuple(caller.name for caller in self._callers)
 
     def replace(self, keys: Iterable[KeyEntry], now_s: float) -> None:
-        """Replace all keys. Those with the same name keep their usage; requests of removed keys run to their
-        end.
-        """
+        """Replace all keys. Those with the same name keep their usage; requests of removed keys continue."""
         before = {caller.name: caller.usage for caller in self._callers}
         callers = []
         for name, key, limits, cache_group in keys:

@@ -19,8 +19,8 @@ LOG = logging.getLogger("forebay.gateway")
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another name for the models in `to`, by weight; `fallback` takes what no replica of the chosen one
-    takes.
+    """Another name for the models in `to`, by weight; `fallback` is used if no replica of the chosen one is
+    free.
     """
 
     to: Mapping[str, float]

@@ -30,7 +30,6 @@ class PeakLoad:
             self._change(-1)
 
     def peak(self) -> int:
-        """The most requests at a time in the last `PEAK_S` seconds."""
         return self._highest.add(self._count, self._clock.monotonic_s())
 
     def _change(self, by: int) -> None:

@@ -40,7 +40,6 @@ LOG = logging.getLogger("forebay.gateway")
 PLACE_S = 30.0
 """Wait no longer for a prefill replica: the request's own place can prefill, too."""
 MAX_DEPTH = 16
-"""Nesting of the description of a KV cache; vLLM's has three levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,6 @@ class Prefilled:
 
 
 class Prefills:
-    """Prefills prompts at the replicas of `fleet`. Belongs to the relay's event loop."""
-
     def __init__(self, fleet: FleetClient, client: HttpClient, rules: RelayRules, clock: Clock) -> None:
         self._fleet = fleet
         self._client = client
@@ -162,8 +159,8 @@ def prefill_body(body: bytes) -> bytes:
 
 
 def decode_body(body: bytes, kv_transfer: Mapping[str, Any]) -> bytes:
-    """`body` for the replica that takes over the KV cache: a JSON object with members, without KV-cache
-    fields.
+    """`body` for the replica that takes over the KV cache. It must be an object with members, without
+    KV-cache fields.
     """
     member = orjson.dumps(KV_TRANSFER) + b":" + orjson.dumps(kv_transfer)
     return body[: body.rindex(b"}")] + b"," + member + b"}"

@@ -1,6 +1,4 @@
-"""HTTP connections with limits that uvicorn lacks with httptools: size, number and duration of headers, and
-errors as JSON.
-"""
+"""HTTP connections with limits that uvicorn lacks with httptools: size, number and duration of headers."""
 
 from __future__ import annotations
 
@@ -16,11 +14,9 @@ from forebay.gateway.refusal import INVALID, SERVER, error_body
 from forebay.gateway.spec import LimitsSpec
 
 LINGER_S = 1.0
-"""How long a rejected client may keep sending before the connection is cut."""
 
 
 MAX_IN_LINE = 8
-"""Pipelined requests up to which a connection is still read."""
 MAX_PIPELINED = 64
 """Pipelined requests on a connection: one read can hold thousands, each of which takes kilobytes."""
 
@@ -89,7 +85,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._rest()
 
     def _rest(self) -> None:
-        """Without a request and an unread answer, this connection may make room for another one."""
         idle = self.cycle is not None and self.cycle.response_complete
         if self._proven and idle and not self.transport.get_write_buffer_size():
             self.opened.rest(self, self.transport.abort)

@@ -1,4 +1,4 @@
-"""The calls that the gateway forwards, and how the prompt of each is found. Engines may lack any of them."""
+"""The calls that the gateway forwards, and how each prompt is found. Engines may lack any of them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ def input_of(document: Document) -> tuple[str, int]:
 
 
 def texts_in(*fields: str) -> Reader:
-    """A reader of the texts in these fields, all optional and of any form."""
-
     def read(document: Document) -> tuple[str, int]:
         texts: list[str] = []
         tokens = sum(_collect(document.get(field), texts) for field in fields)
@@ -209,7 +207,6 @@ METHODS = dict.fromkeys(ROUTES, "POST") | dict.fromkeys((MODELS_PATH, MODEL_PATH
 
 
 def route_of(path: str) -> str:
-    """The OpenAPI route of `path`, or `path` itself."""
     return MODEL_PATH if path.startswith(MODELS_PATH + "/") and path != MODELS_PATH + "/" else path
 
 

@@ -36,7 +36,6 @@ from forebay.settings import interpreter_environment, otel_installed, otel_signa
 LOG = logging.getLogger("forebay.gateway")
 CUT_S = 1
 LOOK_S = 1.0
-"""Pause between two checks whether a replica has reported its models."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -166,7 +165,6 @@ def _monitors(key: str, now_s: float) -> KeyRing:
 
 
 def open_tracing() -> Tracing:
-    """Report requests by OpenTelemetry. Raises `SetupError` or `SettingError`."""
     signals = otel_signals()
     with otel_installed():
         from forebay.gateway.spans import SpanTracing
@@ -246,9 +244,7 @@ async def _run(
 
 
 async def look_at_prefill(gateway: Gateway, spec: GatewaySpec) -> None:
-    """Log why servers of `prefill` cannot prefill, once models are known. Raises nothing: it runs in the
-    background.
-    """
+    """Log why servers of `prefill` cannot prefill, once models are known. Raises nothing."""
     fleet = spec.prefill_fleet()
     if fleet is None:
         return

@@ -56,7 +56,6 @@ class UsageFilter:
         return b"".join(kept)
 
     def rest(self) -> bytes:
-        """What follows the last complete event."""
         rest, self._rest = self._rest, b""
         return rest
 
@@ -85,7 +84,7 @@ def missing_in(body: bytes) -> Literal["model", "route"] | None:
     stored.
 
     vLLM names the parameter or writes "The model `m` does not exist."; an unknown path is "Not Found", as in
-    FastAPI. Other servers answer an unknown path without JSON.
+    FastAPI.
     """
     try:
         document: Any = orjson.loads(body)

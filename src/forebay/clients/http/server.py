@@ -31,7 +31,6 @@ NEXT_ADDRESS_S = 0.25
 AT_A_TIME = 50
 
 UNTRUSTED = frozenset((18, 19, 20, 21))
-"""OpenSSL's codes for a certificate whose authority is unknown."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -98,8 +97,9 @@ class HttpServer:
         total_s: float = math.inf,
         again: bool = True,
     ) -> None:
-        """Return when `reader` has the whole answer. Cancelling closes the connection. Raises what
-        `reader` raises, `SilentServer` and `CallOverdue`."""
+        """Return when `reader` has the whole answer. Cancelling closes the connection. Raises what `reader`
+        raises, `SilentServer` and `CallOverdue`.
+        """
         until_s = asyncio.get_running_loop().time() + total_s
         call = HttpCall(self._head("POST", path, headers, body), body, silence_s, until_s)
         await self._push(call, reader, again=again)

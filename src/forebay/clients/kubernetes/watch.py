@@ -97,8 +97,9 @@ async def follow(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> AsyncGenerator[Objects | Trouble, None]:
-    """The collection now and after each change, or a `Trouble` while it is unknown. Never ends or raises
-    for the server's errors: it retries after a pause."""
+    """The collection now and after each change, or a `Trouble` while it is unknown. Never ends or raises for
+    the server's errors: it retries after a pause.
+    """
     import httpx2
     from lightkube.core.exceptions import ConfigError
 
@@ -164,7 +165,7 @@ async def _list(http: httpx2.AsyncClient, collection: Collection) -> Any:
 async def _events(
     http: httpx2.AsyncClient, collection: Collection, version: str
 ) -> AsyncGenerator[Any, None]:
-    """None once the server has taken the watch, then its events."""
+    """Yields None once the server has accepted the watch, then its events."""
     import httpx2
 
     params = {

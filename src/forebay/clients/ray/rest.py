@@ -35,8 +35,7 @@ class TokenRefused(DeployError): ...
 
 
 class ServeRest:
-    """The Ray cluster whose dashboard is at `address`. Calls raise `DeployError`, and send Ray's token, if
-    there is one."""
+    """The Ray cluster whose dashboard is at `address`. Calls send Ray's token, and raise `DeployError`."""
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address.rstrip("/")
@@ -140,7 +139,7 @@ def _reason(error: Exception) -> str:
 async def each_address(url: str) -> tuple[str, ...]:
     """`url` once for each address of its host, sorted; IPv4 addresses if there are any.
 
-    Unchanged if there is one address, for `https`, whose certificate has no address, and for anything that is
+    Unchanged if there is one address, for `https` (certificates have no address), and for anything that is
     not a URL. Raises `DeployError` if the name has no address.
     """
     try:

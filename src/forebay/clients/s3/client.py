@@ -24,14 +24,14 @@ SKEWED = frozenset(("RequestTimeTooSkewed", "RequestExpired"))
 UNFETCHED = frozenset(("CredentialRetrievalError", "TokenRetrievalError", "UnauthorizedSSOTokenError"))
 DELETED_AT_ONCE = 1000
 MAX_PAGES = 1000
-"""Of a listing, with up to a thousand objects each: a run keeps some thousands at most."""
+"""Of a listing, with up to a thousand objects each."""
 
 R = TypeVar("R")
 
 
 @cache
 def _descriptions() -> Any:
-    """Read once: that takes longer than everything else in a client."""
+    """Cached: this takes longer than everything else in a client."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -66,8 +66,8 @@ def _entry(found: Any, prefix: str) -> Entry:
 
 
 class S3Client:
-    """The objects of one bucket. The first call looks for keys and connects, and so does the next one
-    after a rejection.
+    """The objects of one bucket. The first call looks for keys and connects, and so does the next one after a
+    rejection.
 
     Calls block, and raise `StoreAway`, `StoreRefused`, and `SetupError`.
     """
@@ -113,7 +113,7 @@ class S3Client:
                     yield line
 
     def put(self, key: str, content: bytes, *, replacing: str | None) -> str:
-        """In place of the object with the ETag `replacing`, or as the first (None); return the ETag.
+        """Replace the object with the ETag `replacing`, or create it (None); return the ETag.
 
         Raises `Changed` if another object exists, maybe the caller's own write whose answer was lost.
         """
@@ -149,8 +149,7 @@ class S3Client:
             self._call("delete_objects", Delete=batch)
 
     def abort_uploads(self, prefix: str) -> int:
-        """So that their writers cannot complete them. Returns their number; 0 on MinIO, which lists
-        uploads by whole keys."""
+        """Returns the number of uploads; 0 on MinIO, which lists uploads by whole keys."""
         return self.abort_uploads_of(f"{prefix}/")
 
     def abort_uploads_of(self, key: str) -> int:

@@ -27,7 +27,7 @@ class LocalReplica(BaseModel):
     """One local replica. `pid` is its supervisor, which leads the session of all its processes.
 
     `born_s`, seconds from boot, distinguishes the supervisor from a later process with the same id. `kept`:
-    it outlives the command that started it. `members` are its processes when it was healthy.
+    it outlives the command that started it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -51,8 +51,9 @@ class LocalReplica(BaseModel):
         return is_same(self.pid, self.born_s)
 
     def processes(self) -> set[psutil.Process]:
-        """Its running processes, also those whose parents died. Never another program with a reused process
-        id."""
+        """Its running processes, also those whose parents died, without other programs with reused process
+        ids.
+        """
         if self.alive:
             return session_members(self.pid) | descendants(self.pid)
         known = {psutil.Process(pid) for pid, born_s in self.members if is_same(pid, born_s)}
@@ -68,14 +69,15 @@ class LocalReplica(BaseModel):
 
 
 class ReplicaRegistry:
-    """The file. Every write is a locked read-modify-write and replaces the file atomically."""
+    """Every write is a locked read-modify-write and replaces the file atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> list[LocalReplica]:
         """Registered replicas, without those that died with their owner. Empty if there is no file of this
-        version."""
+        version.
+        """
         content = read_stamp(self.path)
         listed = content.get("replicas")
         if content.get("version") != VERSION or not isinstance(listed, list):
@@ -126,8 +128,7 @@ def end_processes(replicas: Sequence[LocalReplica], grace_s: float = GRACE_S) ->
 def end_kept(
     registry: ReplicaRegistry, grace_s: float = GRACE_S, *, only: Collection[str] | None = None
 ) -> list[LocalReplica]:
-    """End and return the replicas that were handed over, or `only` those with these URLs, and orphans of dead
-    ones."""
+    """End and return the kept replicas, or `only` those with these URLs, and orphans of dead ones."""
     kept = [replica for replica in registry.read() if replica.kept and (only is None or replica.url in only)]
     end_processes(kept, grace_s)
     with registry.changing() as registered:

@@ -34,7 +34,8 @@ LaunchFor = Callable[[int, tuple[int, ...]], EngineLaunch]
 
 class Replicas(Sequence[str]):
     """Local replicas, as the sequence of their URLs. They end with `close`, and with this process unless
-    `keep` was called. Not thread-safe."""
+    `keep` was called. Not thread-safe.
+    """
 
     def __init__(
         self,
@@ -97,7 +98,8 @@ class Replicas(Sequence[str]):
 
     def add(self, cores: tuple[int, ...], *, port_base: int = PORT_BASE) -> LocalReplica:
         """Start one more; returns long before it is healthy. Raises `LaunchError` if its process cannot be
-        started."""
+        started.
+        """
         replica = None
         try:
             with self._registry.changing() as registered:
@@ -252,7 +254,7 @@ class Replicas(Sequence[str]):
 
 
 def is_healthy(replica: LocalReplica) -> bool:
-    """Whether its `/health` answers 200. Bypasses proxies."""
+    """Whether `/health` answers 200. Bypasses proxies."""
     connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/health")

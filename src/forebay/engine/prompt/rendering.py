@@ -1,8 +1,8 @@
 """One rendering: values for missing fields and null, and a budget of work.
 
-Work is counted, not timed, so that a record always has the same result. One unit is about one character
-handled. Every construct that copies, compares or repeats is charged before or while it runs (`sandbox`,
-`filters`), so the budget bounds time and memory for any template and event.
+Work is counted, not timed, so that a record always has the same result. One unit is about one character.
+Every construct that copies, compares or repeats is charged before or while it runs, so the budget bounds time
+and memory for any template and event.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class Budgeted(Context):
 
     def charge(self, units: int) -> None:
         """Take `units` from the budget; negative ones count as 0. Raises `TemplateFailed` when it is
-        spent."""
+        spent.
+        """
         self.work -= max(units, 0)
         if self.work < 0:
             raise TemplateFailed(
@@ -108,8 +109,8 @@ class Budgeted(Context):
     def weigh(self, value: Any) -> int:
         """Charge for everything in `value`, and return how much that was.
 
-        Stops once the budget is spent, so that a list that contains one list many times costs no more than
-        the budget. Raises jinja2's `UndefinedError` if `value` contains a missing field.
+        Stops once the budget is spent, so a list that contains one list many times costs no more. Raises
+        jinja2's `UndefinedError` if `value` contains a missing field.
         """
         before = self.work
         if type(value) is str:

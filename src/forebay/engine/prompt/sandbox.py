@@ -37,7 +37,6 @@ MAX_NODES = 5000
 MAX_INT_BITS = 1024
 MAX_NAME_CHARS = 60
 MAX_DETAIL_CHARS = 300
-"""Jinja's text may quote the template."""
 NODE_STEP = 8
 """Units of one iteration of a loop for every syntax node in its body."""
 
@@ -71,9 +70,8 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class PromptEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles templates of the small language. Shares nothing with other environments.
-
-    With `escape`, the values of expressions cannot form special tokens; the template's own text can.
+    """Compiles templates of the small language. With `escape`, the values of expressions cannot form special
+    tokens; the template's own text can.
     """
 
     intercepted_binops = frozenset(OPERATORS)
@@ -298,7 +296,6 @@ def _why_null(obj: Any, argument: Any) -> str:
 
 
 def _brief(value: Any) -> str:
-    """Not the text of a list: it may be long, and this happens in loops."""
     return str(value)[:100] if isinstance(value, str | int | float) else _kinds(value)
 
 

@@ -139,8 +139,7 @@ class Speed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpeed:
-    """Seconds of a busy replica's time per token, with a full batch, and how many requests it runs at once.
-    """
+    """Seconds of a busy replica's time per token, in a full batch, and its requests at once."""
 
     prompt_s: float
     output_s: float

@@ -102,8 +102,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class SeasonMemory:
-    """Mean rates in slots of five minutes; None if unknown. `work_s` arrived in `span_s` of the current slot.
-    """
+    """Mean rates in slots of five minutes. `work_s` arrived in `span_s` of the current slot."""
 
     days: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS, max_length=SLOTS)]
     weeks: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS * DAYS, max_length=SLOTS * DAYS)]
