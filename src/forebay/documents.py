@@ -19,7 +19,6 @@ from forebay.yaml_document import MAX_BYTES, parse_yaml
 
 MAX_PROBLEMS = 20
 HIDDEN = frozenset(("api_key", "headers", "url"))
-"""Values below these keys are never shown."""
 MAX_WORD = 60
 MAX_LEVELS = 8
 
@@ -65,7 +64,6 @@ def check_document(
 
 
 def _problems(spec: type[BaseModel], error: ValidationError, data: Any) -> list[tuple[Where, Where, str]]:
-    """For each mistake: the path whose line is shown, the path that is named, and the message."""
     problems: list[tuple[Where, Where, str]] = []
     for item in error.errors(include_url=False):
         if item["loc"] and item["loc"][0] not in data and item["type"] != "missing":
@@ -169,7 +167,6 @@ def _paths(model: type[BaseModel], data: Any, above: Where, depth: int) -> Itera
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """A "did you mean" suffix for messages; empty if nothing is similar."""
     close = difflib.get_close_matches(word[:MAX_WORD], list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

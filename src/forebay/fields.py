@@ -113,7 +113,6 @@ Folder = Annotated[str, AfterValidator(_folder)]
 """A local folder, like `LocalPath`, or an object store: `s3://bucket/prefix`."""
 HttpUrl = Annotated[str, url(("http", "https"))]
 FieldPath = Annotated[str, Field(min_length=1, max_length=500)]
-"""A field of the event, with dots for nesting: `user.name`."""
 
 
 def _scalar(value: Any) -> Any:

@@ -119,7 +119,6 @@ def _others_write(found: os.stat_result, by: int) -> bool:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Many systems give each user a group that nobody else is in, and let it write by default."""
     try:
         me, group = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
     except KeyError:

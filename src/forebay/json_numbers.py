@@ -210,7 +210,6 @@ def _constant(name: str) -> None:
 
 
 def _keeps(value: float, literal: str) -> bool:
-    """Whether `literal` is `value` at its own or at the shortest precision."""
     found = _significant(literal)
     if found is None or not math.isfinite(value) or len(found[1]) > MAX_DOUBLE_DIGITS:
         return False
@@ -219,7 +218,6 @@ def _keeps(value: float, literal: str) -> bool:
 
 
 def _significant(literal: str) -> tuple[str, str, int] | None:
-    """Sign, significant digits and power of ten of the first digit; None for an absurd exponent."""
     match = LITERAL.fullmatch(literal)
     assert match is not None
     sign, whole, fraction, exponent = match.groups()

@@ -58,7 +58,6 @@ class OpenTelemetry:
         self.meter = meters.get_meter(SCOPE)
 
     def context_from(self, headers: Iterable[tuple[str, str]]) -> Context:
-        """The context of a caller's headers, in lower case; an empty one if they have none that is valid."""
         return self._propagator.extract(dict(headers), Context())
 
     def headers_for(self, span: trace.Span) -> list[tuple[str, str]]:

@@ -46,7 +46,6 @@ WITHOUT_WORKING_DIRECTORY = (
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """A command that runs `module` like `python -m`."""
     return [sys.executable, "-c", WITHOUT_WORKING_DIRECTORY, module, *arguments]
 
 

@@ -10,7 +10,6 @@ SECRET_OPTION = re.compile(
     r"^-(?:H$|-?[\w-]*(?:(?:api|private|access|secret)[-_]?key|secret|passw|auth|header|credential|bearer|token(?!s|iz)))",
     re.IGNORECASE,
 )
-"""Options whose value is hidden, but not `--output-tokens` or `--tokenizer`."""
 SECRET_SETTING = re.compile(
     r"^(?=[\w.-]*(?:(?:account|api|private|access|secret)[-_.]?key|secret|passw|auth(?!or(?!i))"
     r"|credential|token(?!s|iz)))[\w.-]*[=:]",

@@ -53,7 +53,6 @@ class Settings:
     kafka_home: Path | None = None
     umask: int = 0o077
     secret_variables: frozenset[str] = STANDARD_SECRETS
-    """Environment variables with secrets, hidden from engines."""
 
     @property
     def engine_env(self) -> Path:

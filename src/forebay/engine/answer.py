@@ -190,7 +190,6 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Mapping[st
 
 
 def _hashable(value: Any) -> Any:
-    """Equal for values that are equal in JSON: 1 equals 1.0 there, but not true."""
     if isinstance(value, dict):
         return "object", frozenset((key, _hashable(item)) for key, item in value.items())
     if isinstance(value, list):
@@ -199,7 +198,6 @@ def _hashable(value: Any) -> Any:
 
 
 CUT = "length"
-"""The finish reason of an answer cut at `max_tokens` or at the end of the model's context."""
 MAX_ANSWER_CHARS = 1 << 20
 MAX_DEPTH = 64
 MAX_QUOTE_CHARS = 200

@@ -81,7 +81,6 @@ class CallTrace:
         self.began_s = self.done_s = nan
         self.journaled = False
         self.phase = ""
-        """`prefill` while a prompt is prefilled at another replica than the one that decodes."""
         self.steps: list[Route | Call] = []
 
     def route(self, since_s: float) -> Route:
@@ -97,7 +96,6 @@ class CallTrace:
         return made
 
     def failed(self, cause: str, now_s: float) -> None:
-        """The newest call failed, or its answer was rejected; or no replica had room."""
         if not self.steps:
             return
         step = self.steps[-1]

@@ -35,7 +35,6 @@ from forebay.records import Completion, Timing, Usage
 
 MAX_ENTRY_BYTES = 4_194_304
 MAX_WAITING = 4096
-"""Answers that may wait for the writing thread; further ones are dropped."""
 
 MAX_BATCH = 128
 
@@ -161,7 +160,6 @@ class Journal:
             connection.close()
 
     def _next_batch(self) -> tuple[list[_Waiting], bool]:
-        """Blocks for one answer and takes those queued with it; False once the journal is closed."""
         batch: list[_Waiting] = []
         item = self._waiting.get()
         while item is not None:

@@ -153,7 +153,6 @@ def _refused(path: Path, error: Exception) -> SettingError:
 
 
 def insert(connection: sqlite3.Connection, entries: Sequence[JournalEntry]) -> list[bool]:
-    """Write entries as one transaction; returns for each whether it was written (no younger one existed)."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         return [_insert(connection, entry) for entry in entries]
@@ -178,7 +177,6 @@ def _insert(connection: sqlite3.Connection, entry: JournalEntry) -> bool:
 
 
 def evict(connection: sqlite3.Connection, bounds: Bounds) -> int:
-    """Remove the oldest entries beyond `bounds`, at most `EVICT_AT_MOST`; returns how many."""
     with closing(connection.cursor()) as cursor:
         if not _beyond(cursor, bounds):
             return 0
@@ -192,7 +190,6 @@ def evict(connection: sqlite3.Connection, bounds: Bounds) -> int:
 
 
 def _beyond(cursor: sqlite3.Cursor, bounds: Bounds) -> tuple[int, int, int] | None:
-    """Last sequence number, number and bytes of the oldest entries to remove."""
     entries, size = cursor.execute("SELECT entries, bytes FROM totals").fetchone()
     last, gone, gone_bytes = 0, 0, 0
     rows = cursor.execute(

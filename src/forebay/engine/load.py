@@ -83,7 +83,6 @@ def parse_metrics(text: str, *, observed_s: float) -> tuple[ReplicaLoad, Replica
 
 
 def parse_cache_tokens(text: str) -> float | None:
-    """Tokens that the KV cache holds, from `cache_config_info` in `/metrics`; the sum of all engines."""
     total = 0.0
     for config in CACHE_CONFIG.finditer(text):
         sizes = dict(SIZE_LABEL.findall(config[1]))

@@ -27,7 +27,6 @@ class TokenPrices:
         return fresh * self.prompt + cached * self.cached + usage.completion_tokens * self.completion
 
     def most_pico(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """What these tokens cost if each has the highest price of its kind."""
         return prompt_tokens * max(self.prompt, self.cached) + completion_tokens * self.completion
 
 
@@ -36,7 +35,6 @@ TEMPLATE_TOKENS = 256
 tool has fewer tokens than their JSON has bytes.
 """
 OWN_LIMITS = ("max_tokens", "max_completion_tokens", "n", "best_of")
-"""Keys of `Sampling.extra` that change how many tokens answers may have."""
 
 
 def most_prompt_tokens(request: Request) -> int:
@@ -55,7 +53,6 @@ def most_answer_tokens(sampling: Sampling) -> int:
 
 
 def to_pico(amount: float) -> int:
-    """`amount` as it is written, such as 0.1; digits beyond 10^-12 are dropped."""
     return int(Decimal(str(amount)).scaleb(PICO_DIGITS))
 
 

@@ -72,9 +72,7 @@ class ReplicaConnection(Protocol):
 
     async def fetch_metrics(self, timeout_s: float) -> tuple[ReplicaLoad, ReplicaCounters]: ...
 
-    async def fetch_cache_tokens(self, timeout_s: float) -> float | None:
-        """How many tokens its KV cache holds; None if it does not report that."""
-        ...
+    async def fetch_cache_tokens(self, timeout_s: float) -> float | None: ...
 
     async def probe(self, model: str, timeout_s: float) -> None:
         """Request one token. Returns on an answer, and if the replica rejects only such a request."""
@@ -125,7 +123,6 @@ class HttpReplica:
         return parse_cache_tokens(body.decode("utf-8", "replace"))
 
     async def probe(self, model: str, timeout_s: float = 10.0, *, chat: bool = False) -> None:
-        """`chat`: ask for a chat first."""
         prompt: tuple[str, dict[str, object]] = PROMPT_PATH, {"prompt": "a"}
         messages: tuple[str, dict[str, object]] = CHAT_PATH, {"messages": [{"role": "user", "content": "a"}]}
         first = (messages, prompt) if chat else (prompt, messages)

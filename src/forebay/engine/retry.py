@@ -266,7 +266,6 @@ async def complete_with_retry(
 
 
 def _with_earlier(last: EngineError, earlier: EngineError | None) -> EngineError:
-    """If only time ran out at `last`, the message also has the error of the call before it."""
     ran_out = isinstance(last, AttemptTimeout) or not last.sent
     if earlier is None or not ran_out or type(earlier) is type(last):
         return last

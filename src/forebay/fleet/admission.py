@@ -43,9 +43,7 @@ class Dispatcher(Protocol[Item]):
 
     def remove(self, item: Item) -> None: ...
 
-    def expired(self) -> list[Item]:
-        """Return the requests whose deadline has passed since the last call."""
-        ...
+    def expired(self) -> list[Item]: ...
 
     def __len__(self) -> int: ...
 
@@ -85,11 +83,9 @@ class ImmediateDispatcher(Generic[Item]):
 LOOK_AHEAD = 32
 """How many requests for busy replicas may be skipped to find one for an idle replica."""
 NEVER_DUE_S = 3600.0
-"""Due time after arrival of a request that has none."""
 MIN_WAKE_S = 0.001
 
 Waiting = tuple[float, int, int, Item, RoutingRequest]
-"""Sort time, priority, number, item, demand."""
 
 
 class ReplicaRoom(NamedTuple):

@@ -108,7 +108,6 @@ def _number(block: Any) -> int:
 
 
 MAX_SAMPLED = 2048
-"""Per replica. A larger sample is halved."""
 WITNESSES = 5
 """The median of this many evictions counts: another copy of one block may still be in use."""
 
@@ -124,7 +123,6 @@ class CacheHorizon:
     def __init__(self) -> None:
         self.horizon_s = -math.inf
         self.missed = 0
-        """Published messages that did not arrive."""
         self.restarts = 0
         self._next: int | None = None
         self._moments: dict[int, float] = {}
@@ -135,7 +133,6 @@ class CacheHorizon:
         return len(self._moments)
 
     def read(self, message: CacheMessage, now_s: float) -> bool:
-        """Count a message; returns whether the replica has lost its whole cache."""
         lost = False
         if self._next is not None and message.sequence < self._next:
             self.restarts += 1
@@ -155,7 +152,6 @@ class CacheHorizon:
         return lost
 
     def clear(self) -> None:
-        """Forget all blocks; the horizon stays."""
         self._moments.clear()
         self._share_bits = 0
         self._evicted.extend([-math.inf] * WITNESSES)
@@ -179,7 +175,6 @@ class CacheHorizon:
 
 
 MAX_BLOCKS = 16_384
-"""Per replica, latest first: about two million tokens."""
 
 
 class BlockUsage:
@@ -229,7 +224,6 @@ class CacheWatch:
         self._usage.used(blocks, now_s)
 
     def receive(self, frames: Sequence[bytes], now_s: float) -> bool:
-        """Read a message; returns whether the replica has lost its whole cache. Raises nothing."""
         try:
             message = read_message(frames)
         except ProtocolViolation as error:

@@ -53,7 +53,6 @@ RETRY_S = 0.5
 SUBSCRIBE_S = 10.0
 PROBE_S = 10
 PARSE_S = 20e-6
-"""Estimated time to read a message or a command."""
 MIN_REST_S = 0.001
 REST = 4
 """Rest after a message, in times of its own work: a publisher gets at most a fifth of the event loop."""
@@ -65,7 +64,6 @@ class CacheSubscriber:
     """
 
     async def follow(self, endpoint: str, receive: Callable[[list[bytes]], None]) -> None:
-        """Pass each message to `receive` until cancelled."""
         url = URL(endpoint)
         refused = ""
         while True:

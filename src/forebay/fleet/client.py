@@ -83,7 +83,6 @@ class FleetClient:
         self._stream = config.stream
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
-        """Called when no request waits for room."""
         self.on_usable: Callable[[int], None] = lambda usable: None
         """Called with `usable` within a quarter of a second of a change, and once it is known."""
         self._reported_usable: int | None = None
@@ -121,7 +120,6 @@ class FleetClient:
 
     @property
     def listing(self) -> int:
-        """The version of the current list of replicas; 0 if it has none."""
         found = self._membership.listing
         return found.version if isinstance(found, ScaledReplicaSet) else 0
 
@@ -131,7 +129,6 @@ class FleetClient:
         return found.wanted if isinstance(found, ScaledReplicaSet) else None
 
     def at_replicas(self) -> dict[str, int]:
-        """Requests in flight by replica URL, including replicas that leave the list."""
         counts = dict.fromkeys(self._membership.replicas, 0)
         for replica in self._membership.rows.values():
             counts[replica.url] = counts.get(replica.url, 0) + len(replica.leases)
@@ -142,14 +139,12 @@ class FleetClient:
         return self.served.models()
 
     def replicas(self, model: str | None = None) -> dict[str, str]:
-        """The replicas that serve `model`, by URL, each with the reason why it gets no requests, or `""`."""
         return {
             url: replica.why for url, replica in self._membership.replicas.items() if serves(replica, model)
         }
 
     @property
     def probed(self) -> bool:
-        """Whether the list was read and each replica was asked once."""
         return self._membership.listed and all(
             replica.checked for replica in self._membership.replicas.values()
         )
@@ -212,7 +207,6 @@ class FleetClient:
         return lease.why(self._routing, len(self.fleet.numbers()), len(demand.avoid))
 
     def only(self, lease: ReplicaLease) -> bool:
-        """Whether no other replica may get the request of `lease`."""
         return self._membership.only(lease.number)
 
     async def accepts(self, lease: ReplicaLease) -> bool:

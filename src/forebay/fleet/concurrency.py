@@ -12,7 +12,6 @@ FLOW, FLAT = 2, 3
 """Tokens per request in a measurement; measurements in a row without a rise, one of which may be in a pause.
 """
 FULL = 0.75
-"""Answers count if at least this share of the limit was there."""
 
 
 class Rate:
@@ -51,9 +50,7 @@ class Opening:
 
     def __init__(self) -> None:
         self.begun = 0
-        """The most requests with a first token at a time."""
         self.slots = math.inf
-        """How many it works on at a time, once others had to wait."""
         self.per_s = 0.0
         self.flat = 0
         self._first_s = math.inf
@@ -66,7 +63,6 @@ class Opening:
             self.begun, self._grew_s = begun, now_s
 
     def flowed(self, begun: int, gap_s: float, tokens: int = 1) -> float | None:
-        """Tokens per second of `begun` requests; None until enough gaps were seen."""
         self._gaps_s += gap_s
         self._gaps += tokens
         if self._gaps < FLOW * begun:
@@ -99,11 +95,9 @@ UP, DOWN = 1.5, 0.5
 MORE, SAME = 1.06, 0.97
 """How much more must raise the rate to be kept, and how far fewer may lower it."""
 MORE_FOR_GOOD, MORE_TO_CLIMB = 1.12, 1.25
-"""How much more must raise it if fewer are never tried again, and to start another climb."""
 WORSE, SURE = 0.8, 16
 """A trial of fewer ends once the rate is this low over this many answers, or over the limit."""
 TIMES, LEAST, ENOUGH = 4, 64, 256
-"""Answers to one rate: this many times the limit, within these bounds."""
 DRIFT, OVERDUE, STUCK = 1.25, 2.5, 1.5
 """A trial does not count if the rates before and after it differ by more than the first. If answers take the
 second times longer, another cause is assumed. A trial of fewer ends after the third, in answer times without
@@ -186,7 +180,6 @@ class ConcurrencyLimit:
         self._start.add(begun, now_s - sent_s, now_s)
 
     def flowed(self, begun: int, gap_s: float, now_s: float, *, tokens: int = 1) -> None:
-        """Count tokens of one of `begun` running requests, `gap_s` after the previous ones."""
         if self._phase != "climb" or self._careful:
             return
         if begun < FULL * self.limit or self._kv_usage >= KV_FULL:
@@ -264,7 +257,6 @@ class ConcurrencyLimit:
             self._settle(0, now_s, REST_S)
 
     def start_high(self) -> None:
-        """Start higher: the replica reports its queue and the size of its KV cache."""
         if self._phase == "climb" and not self._start.begun and not self._careful:
             self._limit = min(max(self._limit, FIRST_SHOWN), self._most)
 

@@ -35,7 +35,6 @@ LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "min_tokens")
 STREAM_FIELDS = ("stream", "stream_options")
 """vLLM returns the location only with answers in one piece, and then rejects the options of a stream."""
 LOOK_S = 1.0
-"""How often a request that waits for its prefill checks that there is still a replica for it."""
 MISSING = 10
 
 log = logging.getLogger("forebay")
@@ -43,7 +42,6 @@ Answer = TypeVar("Answer")
 
 
 def prefill_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The body for a prefilling replica: the same prompt, and one token in one piece."""
     left_out = (*LENGTH_FIELDS, *STREAM_FIELDS)
     kept = {key: value for key, value in fields.items() if key not in left_out}
     return {**kept, "max_tokens": 1, KV_TRANSFER: PREFILL_PARAMS}
@@ -236,7 +234,6 @@ class DisaggregatedEngineFactory:
 
 
 def engine_factory(fleet: FleetConfig, prefill: ReplicaList | None = None) -> EngineFactory:
-    """The factory for `fleet`, or for both fleets if there are replicas for `prefill`."""
     if prefill is None:
         return FleetEngineFactory(fleet)
     # vLLM returns the location of a KV cache only with answers in one piece.
@@ -265,7 +262,6 @@ def check_prefill(
 async def describe_prefill(
     replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
 ) -> str:
-    """As `check_prefill`, but returns the error's text, too."""
     try:
         return await _check(replicas, model, chat=chat, api_key=api_key, key=key)
     except SettingError as error:

@@ -43,7 +43,6 @@ class ReplicaList(Protocol):
 async def polled(
     urls: Callable[[], Awaitable[tuple[str, ...]]], every_s: float
 ) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
-    """Yield the result of `urls` every `every_s`; once if that is infinite."""
     while True:
         try:
             yield await urls()
@@ -294,7 +293,6 @@ def why_unserved(replicas: ReplicaList, wanted: str, *, api_key: SecretRef | Non
 
 
 Served = Mapping[str, tuple[ServedModel, ...]]
-"""The models of each replica that has answered, by URL."""
 
 
 def _shortest(name: str, served: Served) -> ServedModel:

@@ -219,7 +219,6 @@ class RayReplicas:
     async def _by_cluster(
         self, before: Mapping[str, tuple[str, ...]], look: Look
     ) -> dict[str, tuple[str, ...]]:
-        """Replicas by dashboard; those of `before` if it fails. Raises `SettingError` if all fail."""
         place = RayPlace.parse(self.place)
         try:
             heads = await each_address(place.address)
@@ -260,7 +259,6 @@ async def _replicas_of(
 
 
 def _check_whole(found: ServeApplication, before: tuple[str, ...]) -> None:
-    """Raise `DeployError` if Serve does not report all replicas; `before` are the last ones."""
     deployment = found.deployments.get(DEPLOYMENT)
     if deployment is not None and deployment.recovering:
         raise DeployError(f"{found.name}: Serve has restarted and does not report all replicas yet")

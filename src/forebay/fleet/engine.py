@@ -45,7 +45,6 @@ class RetryBudget:
 
     @asynccontextmanager
     async def repeat(self, left_s: float) -> AsyncIterator[bool]:
-        """Hold a turn while a call is retried; yields False if there was none within `left_s`."""
         paid = await self._turn(left_s)
         try:
             yield paid is not None

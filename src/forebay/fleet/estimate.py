@@ -31,7 +31,6 @@ def queue_of_s(fleet: ReplicaTable, replica: int, now_s: float) -> float:
 
 
 def prefill_s(fleet: ReplicaTable, demand: RoutingRequest, cached: Vector) -> Vector:
-    """Seconds that the prompt's uncached part takes at the head of a replica's queue."""
     speed, prompt = fleet.fit.speed, demand.prompt_tokens
     per_token: Vector = fleet.context * speed.context_s
     per_token += fleet.decoding * speed.decode_s

@@ -62,7 +62,6 @@ class Health:
         self._rules = rules
         self.state: State = "up"
         self.why = ""
-        """Why it was shut last; empty if it never was."""
         self.epoch = 0
         self.limit = math.inf
         self.until_s = -math.inf
@@ -158,7 +157,6 @@ class Health:
             self.state, self.limit = "up", 1.0
 
     def check_failed(self, why: str, began_s: float, now_s: float) -> None:
-        """Count a failed check that began at `began_s`, unless the replica has answered requests since."""
         if self._sign_s >= began_s:
             return
         self._missed += 1
@@ -179,7 +177,6 @@ class Health:
 
 
 UNPROVEN_S = 10.0
-"""How long a reported queue of others' requests counts without evidence from our requests."""
 MIN_CLAIM_S = 0.05
 
 
@@ -204,7 +201,6 @@ class ReportCheck:
         return new or not (load.running or load.waiting)
 
     def claimed(self, claimed_s: float, now_s: float) -> bool:
-        """Whether to count a report that others' requests take `claimed_s` of prefill."""
         if claimed_s < MIN_CLAIM_S:
             self._unproven_since_s = None
             return True
@@ -238,9 +234,7 @@ class TrackedRequest(Protocol):
     epoch: int
     sent_s: float
     moved_s: float
-    """When it last made progress or was sent."""
     overtaken_s: float
-    """When a later request began before it; NaN if none did."""
     ended: bool
     ignore_silence: bool
     metrics_only: bool
@@ -278,7 +272,6 @@ class RequestProgress:
 
     def __init__(self) -> None:
         self.moved_s = -math.inf
-        """When the replica last showed that it works."""
         self._in_order: OrderedDict[TrackedRequest, None] = OrderedDict()
         self._overtaken: set[TrackedRequest] = set()
         self._silences = Peak()
@@ -291,7 +284,6 @@ class RequestProgress:
 
     @property
     def overtaken(self) -> int:
-        """How many requests have not begun although later ones have."""
         return len(self._overtaken)
 
     def moved(self, now_s: float) -> None:

@@ -67,7 +67,6 @@ class ReplicaLease:
         self.sent_s = self.moved_s = request.sent_s
         self.overtaken_s = math.nan
         self.timeout_s = math.inf
-        """The longest time without progress; set by the holder."""
         self._first_s = math.nan
         self._there = int(fleet.requests[request.replica])
         self._refused_before = replica.refusals.seen
@@ -79,7 +78,6 @@ class ReplicaLease:
         """Called when `lost` is set: end the call and place the request again."""
         self.usage: Usage | None = None
         self.ignore_silence = False
-        """Set while silence is not the replica's fault."""
         self.metrics_only = False
         """Set while an answer in one piece is awaited: only metrics show that the replica works."""
         replica.sent(self, request.sent_s)
@@ -163,7 +161,6 @@ class ReplicaLease:
         return not math.isnan(self._first_s)
 
     def progress(self, tokens: int = 1) -> None:
-        """Report bytes of the answer, about this many tokens. The first ones count as the first token."""
         if not self.begun:
             self.first_token()
             return

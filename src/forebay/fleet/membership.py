@@ -36,7 +36,6 @@ RARELY_S = 600.0
 """The longest time until a server is asked again about a route it did not support; doubles from `check_s` on.
 """
 Connect = Callable[[str], ReplicaConnection]
-"""Opens the replica at a URL, on the running event loop."""
 
 
 class Question:
@@ -80,7 +79,6 @@ class Membership:
         self.fault = ""
         self.listing: tuple[str, ...] = ()
         self.check_ended = asyncio.Event()
-        """Set with every check of a replica; a task that waits for it clears it."""
         self.served = ServedModels(config.model, clock, self.rows, self.replicas, self._models_changed)
         self._subscriber = None if config.kv_events is None else CacheSubscriber()
         self._probes = Probes(
@@ -129,7 +127,6 @@ class Membership:
         return "; ".join(reasons) + more if reasons else self.fault or none
 
     def sync(self, replica: Replica) -> None:
-        """Update in the table whether the replica may get requests, and how many."""
         row = replica.row
         if row is None:
             return
@@ -285,7 +282,6 @@ class Membership:
         return replica is not None and not await self._probes.fault(replica)
 
     async def fits(self, row: int, within_s: float) -> bool:
-        """As `FleetClient.fits`."""
         replica = self.rows.get(row)
         if replica is None:
             return False

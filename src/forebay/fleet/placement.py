@@ -120,7 +120,6 @@ class Placements:
         self._wake_s = math.inf
         self._closed = False
         self.sent: set[str] = set()
-        """The ids of the requests that have a replica now."""
         self.held = 0
 
     def __len__(self) -> int:
@@ -136,7 +135,6 @@ class Placements:
         id: str = "",
         source: str | None = None,
     ) -> AsyncIterator[ReplicaLease]:
-        """As `FleetClient.place`."""
         lease = await self._wait(demand, deadline, source)
         if id:
             self.sent.add(id)

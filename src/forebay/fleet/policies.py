@@ -211,7 +211,6 @@ POLICIES: Registry[MakePolicy] = Registry(
     expected="a class or function that makes a policy of a seed",
     fits=callable,
 )
-"""Makes each policy from the seed of its random choices."""
 
 
 def make_policy(name: str, *, seed: int = 0, instead: Policy | None = None) -> Policy:

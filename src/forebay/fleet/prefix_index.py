@@ -12,7 +12,6 @@ MAX_SWEEP = 64
 """How many used blocks an insertion skips before it evicts one: bounds its time."""
 FEW = 16
 DEAD_SHARE = 1 / 8
-"""The largest share of forgotten blocks in a ring."""
 
 
 class PrefixIndex:
@@ -28,7 +27,6 @@ class PrefixIndex:
     """
 
     def __init__(self, capacities: Sequence[int]) -> None:
-        """`capacities`: how many blocks each replica's cache holds."""
         self._table: dict[int, int] = {}
         self._rings = [array("q") for _ in capacities]
         self._hands = [0] * len(capacities)
@@ -130,7 +128,6 @@ class PrefixIndex:
         self._hands[replica] = self._forgotten[replica] = 0
 
     def _evict(self, replica: int, hand: int) -> int:
-        """Make room in a full ring; returns the first place at or after the hand that was not used."""
         table, ring = self._table, self._rings[replica]
         held, used = self._alone[replica], self._alone_used[replica]
         for _ in range(MAX_SWEEP):

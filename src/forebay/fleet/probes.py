@@ -107,7 +107,6 @@ class Probes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def fault(self, replica: Replica) -> str:
-        """Why the replica does not answer; empty if it does."""
         error = await self.error(replica)
         return "" if error is None else str(error)
 
@@ -129,7 +128,6 @@ class Probes:
             log.info("replica %s is tried again", replica.url)
 
     def judge(self, replica: Replica) -> None:
-        """Start to find out whether failures there are the replica's fault; returns at once."""
         if replica not in self._judging:
             task = self._judging[replica] = asyncio.get_running_loop().create_task(self._judge(replica))
             task.add_done_callback(lambda _: self._judging.pop(replica, None))

@@ -17,7 +17,6 @@ ROUNDS, MAX_ROUNDS = 2, 64
 """Rounds of answers until one more is tried, doubled with each refusal, including the first."""
 
 PROOF = 3
-"""This many answers with all places taken and no refusal prove the number."""
 SEEN = 16
 
 Refusal = Literal["one too many", "passing", "shut"]
@@ -123,7 +122,6 @@ class Refusals:
         return found[-PROOF] if len(found) >= PROOF else 0
 
     def answered(self, there: int, sent_s: float, now_s: float, source: str | None = None) -> None:
-        """Count a request that was sent as the last of `there` and not refused."""
         self._count(0.0)
         self._answers.append((source, there))
         self._in_a_row = 0

@@ -16,7 +16,6 @@ from forebay.fleet.replica_table import STALE_S, ReplicaTable
 from forebay.records import ReplicaLoad
 
 METRICS_ONLY_S = 30.0
-"""How long to wait for an answer in one piece before unchanged metrics count as silence."""
 NON_STREAMING = 0.99
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 """Pauses of a replica that gets requests too fast and names no time: doubled until one succeeds."""
@@ -27,7 +26,6 @@ USUAL_FADE = 0.02
 PERHAPS_SLOW_S = 600.0
 """Time after a replica was given up for its silence in which it may be silent for longer."""
 MOSTLY = 0.25
-"""Answers come in one piece if fewer than this share recently did not, and vice versa."""
 
 
 class Replica:
@@ -54,11 +52,9 @@ class Replica:
         self.progress = RequestProgress()
         turn = LimitTurn()
         self._running = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
-        """How many requests give the highest throughput."""
         self._prefill_slots = ConcurrencyLimit(most=capacity, turn=turn)
         self.refusals = Refusals()
         self._working = 0
-        """How many of its requests it works on, as far as tokens show."""
         self._non_streaming = False
         """Whether answers come in one piece, so that no first token shows which requests it works on."""
         self._reports = ReportCheck()
@@ -72,11 +68,8 @@ class Replica:
         self.leases: set[TrackedRequest] = set()
         self.cache: CacheWatch | None = None
         self.claimed_s = 0.0
-        """The prefill of others' requests that its last report shows."""
         self.held = False
-        """Whether it gets nothing until it answers a probe."""
         self.paused_until_s = -math.inf
-        """Until when it asked for a pause."""
         self.wakes_s = -math.inf
         self.cleared_s = -math.inf
         self._asked_pause_s = 0.0
@@ -93,7 +86,6 @@ class Replica:
 
     @property
     def why(self) -> str:
-        """Why it gets no requests; empty if it may get some."""
         if self.leaving:
             return "it has left the list"
         return self.fault or (self.health.why if self.health.state == "shut" else "")
@@ -126,11 +118,9 @@ class Replica:
 
     @property
     def throttled(self) -> bool:
-        """Whether requests may wait because of a limit that no probe has checked."""
         return not self.refusals.checked and len(self.leases) >= self.refusals.most
 
     def update_available(self, now_s: float) -> bool:
-        """Set in the table whether it may get requests; returns whether it may again."""
         if self.row is None:
             return False
         open = self.open(now_s)
@@ -149,7 +139,6 @@ class Replica:
     # Checks and lists
 
     def join(self, row: int, *, reports_cache: bool) -> None:
-        """Take this row of the table; nothing is sent before the next `update_available`."""
         self.row = row
         if reports_cache:
             self._running.start_high()
@@ -175,7 +164,6 @@ class Replica:
             self._table.index.forget(self.row, gone)
 
     def report(self, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
-        """Take a report of its load, as far as it is new and credible."""
         row = self.row
         if counters is not None and self._moves(load, counters):
             self._shows_work = True
@@ -238,7 +226,6 @@ class Replica:
     # Silence
 
     def tick(self, now_s: float) -> None:
-        """End trials and set aside requests that slow calls block; call it now and then."""
         self.progress.set_aside_stale(now_s)
         if self.row is not None:
             # Requests that others overtake would not begin sooner at a replica with fewer of them.
@@ -247,7 +234,6 @@ class Replica:
         self.update_room()
 
     def silent_since_s(self) -> float:
-        """Infinite if no answer is awaited."""
         sent_s = [lease.sent_s for lease in self.leases if not lease.ignore_silence]
         if self._shows_work:
             sent_s += [lease.sent_s + METRICS_ONLY_S for lease in self.leases if lease.metrics_only]
@@ -321,7 +307,6 @@ class Replica:
     def answered(
         self, lease: TrackedRequest, now_s: float, *, there: int, first: bool, non_streaming: bool
     ) -> None:
-        """Count a complete answer to one of `there` requests. `first`: its first token was not counted."""
         self._sign(now_s)
         self.health.succeeded(lease.epoch, now_s, first=first)
         self._running.answered(there, lease.sent_s, now_s)

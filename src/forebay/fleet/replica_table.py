@@ -15,13 +15,11 @@ from forebay.fleet.speed import PrefillSamples, PrefillSpeed, SpeedFit, features
 from forebay.records import ReplicaLoad
 
 FADE = 1 / 20
-"""Weight of the newest sample: the last few dozen requests count."""
 STEP_FADE = 1 / 100
 """How far one faster request lowers the step length."""
 MAX_BLOCKS = 1_000_000
 DEFAULT_BLOCKS = 100_000
 STALE_S = 10.0
-"""Age at which a load report expires: ten scrapes missed at one a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,6 @@ class ReplicaTable:
     max_num_seqs = column(math.inf)
     requests = column()
     decoding = column()
-    """Own requests with a first token."""
     context = column()
     prompts = column()
     reserved = column()
@@ -57,7 +54,6 @@ class ReplicaTable:
     head_until_s = column()
     """When the first prefill in the queue should end."""
     behind_s = column()
-    """Seconds of prefill behind the first."""
     busy = column()
     pace = column(1.0)
     """Learned: how many times slower it is than `SpeedFit`."""
@@ -69,15 +65,12 @@ class ReplicaTable:
     window = column(math.inf)
     """How many requests are allowed; set by the caller."""
     limit = column(math.inf)
-    """How many own requests make it unavailable; set by a slow start."""
     reported_waiting = column()
     reported_kv = column()
-    """Share of the KV cache in use."""
     reported_s = column(-math.inf)
     external = column()
     """Reported requests that are not ours."""
     external_s = column()
-    """Seconds of prefill of `external`."""
 
     def __init__(
         self,
@@ -98,7 +91,6 @@ class ReplicaTable:
         self.changed: set[int] = set()
         """Replicas whose queue or room changed other than by `take`; the reader empties it."""
         self.answer_s = 1.0
-        """Mean time from first token to end of an answer."""
         self.nothing: Vector = np.zeros(0)
         self._output_tokens = 0.0
         self._work_s = work_s
@@ -166,7 +158,6 @@ class ReplicaTable:
 
     @contextmanager
     def without(self, replicas: Sequence[int]) -> Iterator[None]:
-        """Make these unavailable within the block, unless no other is available."""
         if not replicas:
             yield
             return
@@ -196,7 +187,6 @@ class ReplicaTable:
             self.all_available = bool(self.available.all())
 
     def cached(self, demand: RoutingRequest) -> Vector:
-        """For each replica, how many of the prompt's tokens are cached there or transferred."""
         if demand.transferred:
             return self.nothing + demand.prompt_tokens
         if not demand.blocks:
@@ -247,7 +237,6 @@ class ReplicaTable:
         self.context[replica] += request.prompt_tokens
 
     def finish(self, request: InFlightRequest, now_s: float, output_tokens: int = 0) -> None:
-        """Count the end of a request; `output_tokens` is 0 without an answer."""
         replica = request.replica
         if math.isnan(request.first_token_s):
             self._leave_queue(request, now_s)
@@ -318,7 +307,6 @@ class ReplicaTable:
             self.busy[replica] = self.behind_s[replica] = 0.0
 
     def _sample(self, request: InFlightRequest, now_s: float) -> None:
-        """Learn from the time between two first tokens; those of one step share one sample."""
         replica = request.replica
         prefills = self._prefills[replica]
         began_s, ended_s, terms = prefills.sample

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from forebay.records import Request
 
 Vector = NDArray[np.float64]
-"""One number per replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +74,7 @@ class InFlightRequest:
 
 
 BLOCK_CHARS = 512
-"""About eight of vLLM's blocks."""
 MAX_BLOCKS = 4096
-"""The most blocks hashed per prompt, from its start: two million characters."""
 CHARS_PER_TOKEN = 4.0
 MIN_RATIO, MAX_RATIO = 0.5, 16.0
 FADE = 1 / 50
@@ -92,7 +89,6 @@ def prompt_text(request: Request) -> str:
 
 
 def message_text(role: str, content: object) -> str:
-    """One chat message as in `prompt_text`. Only text parts of `content` count."""
     parts = content if isinstance(content, list) else (content,)
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
     return f"\0{role}\0" + "".join(text for text in texts if isinstance(text, str))

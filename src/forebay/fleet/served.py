@@ -15,12 +15,9 @@ from forebay.fleet.replica import Replica
 log = logging.getLogger(__name__)
 
 LIST_S = 10.0
-"""How often a replica is asked for its models, if any may be requested."""
 REFRESH_PAUSE_S = 1.0
-"""How often all replicas may be asked because of an unknown model."""
 REFRESH_TIMEOUT_S = 2.0
 LEFT_S = 600.0
-"""How long a model stays known after its replica has left: it may return after a rollout."""
 MAX_LEFT = 10_000
 
 
@@ -73,7 +70,6 @@ class ServedModels:
         return self._where[model]
 
     def only(self, model: str) -> Sequence[int] | None:
-        """The rows of the replicas that serve this model; None if all do."""
         rows = self.rows(model)
         return None if len(rows) == len(self._rows) else rows
 

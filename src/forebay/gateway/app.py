@@ -122,7 +122,6 @@ class Gateway:
 
     @property
     def model(self) -> str | None:
-        """A model that clients may request; None until a replica has reported one."""
         return next((model.name for model in self._fleet.models), None)
 
     def drain(self) -> None:
@@ -260,7 +259,6 @@ class Gateway:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """One more request in flight. Refused ones are not counted: they take no other's place."""
         self.in_flight += 1
         self.idle.clear()
         self._metrics.in_flight.set(self.in_flight)

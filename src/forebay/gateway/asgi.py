@@ -67,7 +67,6 @@ OURS_DOWN = HOP_BY_HOP | {
     b"set-cookie",
     b"x-request-id",
 }
-"""Replica headers that are not forwarded."""
 
 
 def headers_up(headers: Iterable[tuple[bytes, bytes]], more: Collection[str] = ()) -> list[tuple[str, str]]:
@@ -81,13 +80,11 @@ def trace_context(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
 
 
 def headers_down(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """A replica's headers for the client, without CORS headers: the gateway sets them."""
     kept = _kept(headers, OURS_DOWN)
     return [(name, value) for name, value in kept if not name.startswith(b"access-control-")]
 
 
 def request_id(headers: Mapping[bytes, bytes]) -> str:
-    """The client's `X-Request-Id` if it is short and plain, else an empty text."""
     given = headers.get(b"x-request-id", b"").decode("latin-1").strip()
     if given and len(given) <= MAX_ID_CHARS and given.isascii() and given.isprintable():
         return given

@@ -19,7 +19,6 @@ from forebay.gateway.routes import RESPONSES_PATH, ROUTES, TRANSFERABLE, Route
 
 MAX_NAME_CHARS = 500
 MAX_FIELD_BYTES = 65_536
-"""Longer form fields are refused."""
 BYTES_PER_TOKEN = 4
 ASSUMED_MODEL_LEN = 8192
 """For models whose replicas do not report a context length."""
@@ -166,7 +165,6 @@ def _salted(salt: str, own: object) -> str:
 
 
 def _add_usage(document: dict[str, Any]) -> bool:
-    """Ask the engine to count the tokens of a stream; False if the client does so itself."""
     options = document.get("stream_options")
     given = {} if options is None else options
     if not isinstance(given, dict) or given.get("include_usage"):
@@ -176,7 +174,6 @@ def _add_usage(document: dict[str, Any]) -> bool:
 
 
 def _form(content_type: bytes, body: bytes, max_depth: int) -> tuple[dict[str, Any], int, int]:
-    """The fields, and where the model's name begins and ends."""
     document: dict[str, Any] = {}
     model = 0, 0
     for field in form_fields(content_type, body):
@@ -243,7 +240,6 @@ def _transferable(document: Mapping[str, Any]) -> bool:
 
 
 def with_model(asked: Asked, name: str) -> Asked:
-    """`asked` for the model `name`. The body is not read again: it may be large."""
     written = name.encode() if ROUTES[asked.path].form else orjson.dumps(name)
     body = b"".join((asked.body[: asked.model_begin], written, asked.body[asked.model_end :]))
     return replace(asked, model=name, body=body, model_end=asked.model_begin + len(written))

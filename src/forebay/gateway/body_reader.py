@@ -27,7 +27,6 @@ LENGTH_BYTES = 8
 PAUSE_S = 6e-6
 """Two hundred times what an engine needs for each value of a body, on its event loop: about 30 ns."""
 MAX_PAUSE_S, MAX_LINE_S = 60.0, 10.0
-"""The longest pause, and how long the bodies of one source may have to wait in line."""
 ACTIVE_S = 5.0
 MAX_VALUES_TWICE = 100_000
 """A body with more values is not read again for a prefill elsewhere."""
@@ -114,7 +113,6 @@ class BodyReader:
             del self._lines[source]
 
     async def close(self) -> None:
-        """Call it when no request is in flight; blocks until the process has ended."""
         async with self._free:
             await self._end()
 

@@ -76,7 +76,6 @@ class Connections:
         return True
 
     def prove(self, connection: object) -> None:
-        """The client of this connection may call, and has a request."""
         client = self._clients.get(connection)
         if client is not None:
             self._unproven.remove(connection, client)

@@ -13,7 +13,6 @@ from forebay.gateway.asgi import Message, RawHeaders, Send
 from forebay.gateway.refusal import from_a_page
 
 MAX_AGE_S = 600
-"""How long a browser may cache the permission."""
 EXPOSED = b"x-request-id, retry-after"
 MAX_HEADERS_BYTES = 2048
 ANY = "*"

@@ -101,15 +101,12 @@ class Exchange:
     method: str
     path: str
     route: str
-    """The path for metrics: that of its OpenAPI description."""
     headers: dict[bytes, bytes]
     raw: RawHeaders
     id: str
-    """The client's own, or the one at replicas."""
     host: str
     began_s: float
     prove: Callable[[], None] = _nothing
-    """Called once the client has shown that it may call."""
     allowed_host: bool = True
     """Whether a client without a key may reach the gateway by this name."""
     key: str = "unknown"

@@ -210,7 +210,6 @@ def check_fields(document: Mapping[str, Any], allowed: Collection[str] = ()) -> 
 
 
 def without_nulls(document: Mapping[str, Any], allowed: Collection[str] = ()) -> dict[str, Any]:
-    """`document` without unknown fields, all of which are null after `check_fields`."""
     return {
         name: value
         for name, value in document.items()
@@ -219,7 +218,6 @@ def without_nulls(document: Mapping[str, Any], allowed: Collection[str] = ()) ->
 
 
 def prompt_bytes(document: Mapping[str, Any], written: int) -> tuple[int, int]:
-    """How many of the `written` bytes may become prompt, and the number of media."""
     count = written
     for name, value in document.items():
         if name in OTHER_FIELDS or name == "prompt_embeds":

@@ -10,7 +10,6 @@ from forebay.fleet.autoscale.proportional import StabilizationWindow
 
 PEAK_LOAD = "forebay_gateway_peak_load"
 PEAK_S = 30.0
-"""Several scrape intervals, so that no scrape misses a short request."""
 
 
 class PeakLoad:

@@ -164,7 +164,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._send_error(*(self._refused or (400, "invalid_http", "this is not HTTP/1.1")))
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Stop parsing from within a callback of the parser; `send_400_response` then answers."""
         self._refused = status, code, message
         raise ValueError(code)
 
@@ -216,6 +215,5 @@ def _announces_body(header: tuple[bytes, bytes]) -> bool:
 
 
 def bounded(limits: LimitsSpec, handshakes: Handshakes | None = None) -> type[BoundedProtocol]:
-    """The protocol class with these limits, for uvicorn. `handshakes`: of TLS that have begun."""
     opened = Connections(limits.connections, limits.connections_per_client)
     return type("Bounded", (BoundedProtocol,), {"limits": limits, "opened": opened, "handshakes": handshakes})

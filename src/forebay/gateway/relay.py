@@ -130,7 +130,6 @@ class Relay:
             self._on_retry(failure.cause)
 
     async def _try_next(self, tries: Tries) -> EngineError | None:
-        """Returns why the replica failed, if the client has got no byte yet."""
         call = tries.call
         tries.number, tries.body = tries.number + 1, call.asked.body
         prefills = self._prefills_for(call, first=tries.number == 1)
@@ -209,7 +208,6 @@ class Relay:
             tries.body = decode_body(call.asked.body, found.kv_transfer)
 
     async def _answer(self, lease: ReplicaLease, tries: Tries) -> EngineError | None:
-        """Returns why the replica did not begin to answer."""
         asked = tries.call.asked
         with tries.call.trace.attempt(asked, lease.url) as attempt, UntilLost(lease):
             if not asked.stream:
@@ -232,7 +230,6 @@ class Relay:
             return None
 
     async def _begin(self, lease: ReplicaLease, tries: Tries, attempt: Attempt) -> BegunAnswer:
-        """Send the request and return the first bytes of the answer. Raises `EngineError`."""
         rules, call = self._rules, tries.call
         response: PulledAnswer | None = None
         call.sent = True
@@ -275,7 +272,6 @@ class Relay:
         return first
 
     async def _finish(self, lease: ReplicaLease, answer: BegunAnswer, tries: Tries, attempt: Attempt) -> None:
-        """Send the answer to the client and report to `lease` how it ended. Raises `Cut`."""
         call, send, head = tries.call, tries.send, answer.head
         counted = call.asked.stream and not answer.refused
         lease.metrics_only = False
@@ -311,7 +307,6 @@ class Relay:
     async def _stream(
         self, lease: ReplicaLease, answer: BegunAnswer, tries: Tries, *, counted: bool
     ) -> bytes:
-        """Send the answer's body to the client; returns its last bytes. `counted`: bytes are progress."""
         chunk, tail = answer.first, b""
         pace = StreamPace()
         hidden = UsageFilter() if answer.streamed and tries.call.asked.hides_usage else None

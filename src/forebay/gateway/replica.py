@@ -26,7 +26,6 @@ from forebay.gateway.tracing import Attempt
 TAIL_BYTES = 4096
 """Token counts are in the last bytes of an answer."""
 BUSY_STATUSES = frozenset((502, 503, 504))
-"""Another replica may take the request."""
 REFUSED_STATUSES = (401, 403)
 
 

@@ -197,7 +197,6 @@ ROUTES = {
     )
 }
 TRANSFERABLE = frozenset((CHAT_PATH, PROMPT_PATH))
-"""Calls whose prompt another replica may prefill."""
 
 MODELS_PATH = "/v1/models"
 MODEL_PATH = "/v1/models/{model}"

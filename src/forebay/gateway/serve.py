@@ -80,7 +80,6 @@ class GatewayServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """No-op: `handle_signals` handles them."""
         yield
 
     @contextmanager

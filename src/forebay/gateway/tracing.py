@@ -49,10 +49,8 @@ class RequestTrace:
 
 class Tracing:
     def begin(self, exchange: Exchange) -> RequestTrace:
-        """Begin a request's trace; `end` must follow."""
         return RequestTrace(trace_context(exchange.headers))
 
     def end(self, trace: RequestTrace, exchange: Exchange, duration_s: float) -> None: ...
 
-    def close(self) -> None:
-        """Send what is left; blocks."""
+    def close(self) -> None: ...

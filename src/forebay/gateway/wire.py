@@ -65,7 +65,6 @@ def _is_count(event: bytes) -> bool:
 
 
 def usage_in(tail: bytes, events: int) -> Usage:
-    """The counts at the end of an answer; without them, one token per event."""
     return counts_in(tail) or Usage(0, events, 0)
 
 

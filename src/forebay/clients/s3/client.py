@@ -24,7 +24,6 @@ SKEWED = frozenset(("RequestTimeTooSkewed", "RequestExpired"))
 UNFETCHED = frozenset(("CredentialRetrievalError", "TokenRetrievalError", "UnauthorizedSSOTokenError"))
 DELETED_AT_ONCE = 1000
 MAX_PAGES = 1000
-"""Of a listing, with up to a thousand objects each."""
 
 R = TypeVar("R")
 
@@ -224,7 +223,6 @@ class S3Client:
         self._ask(lambda s3: getattr(s3, name)(Bucket=self.bucket, **arguments), missing=True)
 
     def _ask(self, call: Callable[[Any], R], *, missing: bool = False) -> R | None:
-        """None if the object may be `missing` and is."""
         s3 = self._s3
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
         from botocore.exceptions import PartialCredentialsError as Partial

@@ -15,7 +15,6 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 PARENT = "FOREBAY_ENGINE_PARENT"
-"""The process id of the parent of new processes."""
 
 
 def end_with_parent() -> None:

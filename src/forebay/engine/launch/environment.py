@@ -152,7 +152,6 @@ class _Installer:
             self._python("-c", SMOKE)
 
     def _pip(self, title: str, *arguments: str | Path) -> None:
-        """Install exactly what a lock lists; wheels only, so that no code of a package runs."""
         with self.progress.step(title) as detail:
             self._python(
                 "-m", "pip", "install", "--no-input", "--no-deps", "--require-hashes",
@@ -188,7 +187,6 @@ def is_quantized(model: Path) -> bool:
 
 
 def model_context_tokens(model: Path) -> int | None:
-    """The longest context that the model supports; None if unknown."""
     config = _config(model)
     nested = config.get("text_config")
     for part in (config, nested if isinstance(nested, dict) else {}):

@@ -168,7 +168,6 @@ def local_places(
 
 
 def best_type(settings: Settings, progress: Progress | None = None) -> NumberType:
-    """The number type for one replica on all usable cores. As `measured_type`."""
     cores = usable_cores()
     return measured_type(settings, read_processor(), cores, threads_on(cores), progress or Silent())
 

@@ -87,7 +87,6 @@ TAIL_BYTES = 16_384
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, at most 16 KiB; empty if there is no log."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -95,7 +95,6 @@ class ReplicaRegistry:
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, LocalReplica]]:
-        """The result of `read`, by id, to be changed in place; written if the block ends without an error."""
         with locked(self.path.with_suffix(".lock")):
             replicas = {replica.id: replica for replica in self.read()}
             yield replicas

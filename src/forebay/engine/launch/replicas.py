@@ -114,7 +114,6 @@ class Replicas(Sequence[str]):
         return replica
 
     def ended(self, replica: LocalReplica) -> int | None:
-        """The exit status once all of its processes have ended; None while it runs."""
         supervisor = self._supervisors.get(replica.id)
         return 0 if supervisor is None else supervisor.poll()
 
@@ -138,7 +137,6 @@ class Replicas(Sequence[str]):
         self._reap(replica)
 
     def restart(self, index: int, *, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Restart one replica on its port and cores, ending it first if it runs; blocks until healthy."""
         old = self._replicas[index]
         end_processes([old], self._grace_s)
         self._reap(old)
@@ -157,7 +155,6 @@ class Replicas(Sequence[str]):
         self._kept = True
 
     def close(self) -> None:
-        """End the replicas, unless they are kept; blocks until they are gone."""
         if self._closed:
             return
         self._closed = True
@@ -254,7 +251,6 @@ class Replicas(Sequence[str]):
 
 
 def is_healthy(replica: LocalReplica) -> bool:
-    """Whether `/health` answers 200. Bypasses proxies."""
     connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/health")

@@ -27,7 +27,6 @@ RUNTIME = Path("lib", "libiomp5.so")
 
 
 def thread_count(cores: int, quota: int | None = None) -> int:
-    """Threads of a replica with `cores` processor cores, under a container's `quota` of their time."""
     count = cores - 1 if cores >= FREE_FROM else cores
     return max(1, count if quota is None else min(count, quota))
 
@@ -68,7 +67,6 @@ CONTEXT_TOKENS = 8192
 the KV cache, whose minimum is 0.5 GiB.
 """
 API_KEY = "VLLM_API_KEY"
-"""The variable with the key that vLLM itself requires of its clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,6 @@ def usable_cores() -> tuple[int, ...]:
 
 
 def physical_cores(cores: Iterable[int], topology: Path = TOPOLOGY) -> int:
-    """Two hardware threads of one core count once."""
     return len({_siblings(core, topology) for core in cores})
 
 

@@ -85,7 +85,6 @@ def as_text(context: Budgeted, value: Any) -> str:
 
 
 def to_json(context: Budgeted, value: Any, indent: int | None = None) -> str:
-    """Compact JSON, or indented by two spaces if `indent` is given; characters are not escaped."""
     weight = context.weigh(value)
     if indent:
         # Each value is on its own line, after two spaces per level.
@@ -311,8 +310,6 @@ _UNBOUNDED: dict[str, Callable[..., Any]] = {
 
 
 def _bounded(function: Callable[..., Any], *, null: bool = False) -> Callable[..., Any]:
-    """Charges for arguments and result, and never returns an iterator. `null`: null is accepted."""
-
     @pass_context
     def bounded(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
         if not (null and is_null(value)):

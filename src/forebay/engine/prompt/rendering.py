@@ -61,7 +61,6 @@ OWN_NULLS = {
 
 
 def is_null(value: object) -> bool:
-    """Whether `value` is null: items of lists are None, fields `NullField`."""
     return value is None or isinstance(value, NullField)
 
 
@@ -78,7 +77,6 @@ def require(value: Any) -> None:
 
 
 def with_nulls(fields: Mapping[str, Any], **own: Any) -> dict[str, Any]:
-    """The variables of a rendering: fields, and Forebay's own. A null is a `NullField` with its name."""
     names = {**fields, **own}
     for name, value in names.items():
         if value is None:

@@ -33,12 +33,10 @@ from forebay.untrusted_text import escape_special_tokens
 
 MAX_SOURCE_CHARS = 65_536
 MAX_NODES = 5000
-"""Each becomes some kilobytes of code."""
 MAX_INT_BITS = 1024
 MAX_NAME_CHARS = 60
 MAX_DETAIL_CHARS = 300
 NODE_STEP = 8
-"""Units of one iteration of a loop for every syntax node in its body."""
 
 ALLOWED: tuple[type[nodes.Node], ...] = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.With),

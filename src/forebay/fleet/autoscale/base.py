@@ -88,7 +88,6 @@ class Signals:
 
     @property
     def replicas(self) -> int:
-        """Replicas that are ready or booting, without draining ones."""
         return self.ready + len(self.starting)
 
     @property
@@ -132,9 +131,7 @@ class Speed(Protocol):
     @property
     def requests(self) -> int: ...
 
-    def work_s(self, tokens: Tokens) -> float:
-        """Seconds that one replica needs for these."""
-        ...
+    def work_s(self, tokens: Tokens) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)

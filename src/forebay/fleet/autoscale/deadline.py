@@ -36,7 +36,6 @@ CATCH_UP_S = 300.0
 LONGEST_BOOT = 20.0
 """In expected boots; a longer boot counts as this long."""
 SETTLE_S = 60.0
-"""How soon the present rate gives way to the forecast one."""
 LONGEST_GAP_S = 300.0
 CHANCES = 2.0
 SHARES = (0.05, 0.125, 0.25, 0.5, 1.0)

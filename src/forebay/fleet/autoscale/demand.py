@@ -33,7 +33,6 @@ def encode_demand(report: DemandReport) -> bytes:
 
 
 def report_name(space: str, pid: int, mark: str) -> str:
-    """The file name of a report. `mark` distinguishes subtasks of one process."""
     return f"{space}-{pid}-{mark}{SUFFIX}"
 
 
@@ -48,7 +47,6 @@ def within(reports: Reports, now_ms: int, age_s: float) -> dict[str, DemandRepor
 
 
 def read_reports(folder: Path) -> dict[str, DemandReport]:
-    """The reports in a folder, without unreadable ones; blocks."""
     found = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:

@@ -26,7 +26,6 @@ SHORT_S, LONG_S = 15.0, 300.0
 MEAN_S = 1200.0
 KEEP_S = 3600.0
 JUMP = 3.0
-"""In standard deviations from the level."""
 FADE = 0.02
 ERRORS = 1440
 MIN_ERRORS = 24
@@ -78,14 +77,12 @@ class Arrivals:
         return max(self.until(end_s) - self.until(begin_s), 0.0)
 
     def mean(self, now_s: float, span_s: float) -> float:
-        """Mean rate over the last `span_s`, or since the first arrivals."""
         if not self._ends:
             return 0.0
         begin_s = max(now_s - span_s, self._ends[0])
         return self.between(begin_s, now_s) / max(now_s - begin_s, 1e-9)
 
     def chance(self, span_s: float) -> float:
-        """Standard deviation of the mean rate over `span_s`."""
         return math.sqrt(self._noise / max(self._step_s * span_s, 1e-9))
 
     def level(self, now_s: float) -> tuple[float, bool]:
@@ -204,7 +201,6 @@ class Forecast:
             self._remember((found - guesses[best]) / scale, found)
 
     def resize(self, window_s: float) -> None:
-        """Forecast for this window from now on. Open forecasts keep their own."""
         self.window_s = window_s
         self.arrivals.keep_s = max(self.arrivals.keep_s, 2 * window_s)
 
@@ -239,7 +235,6 @@ class Forecast:
         return self.rates(now_s, ahead_s)[self.best]
 
     def expect(self, now_s: float) -> float:
-        """The expected mean rate over the next `window_s`; arrivals are later compared with it."""
         guesses = self.rates(now_s, self.window_s / 2)
         best = guesses[self.best]
         heappush(self._open, (now_s + self.window_s, self.window_s, guesses, self._scale(best)))

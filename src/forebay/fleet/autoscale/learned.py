@@ -24,7 +24,6 @@ from forebay.fleet.autoscale.base import (
 ENOUGH_S = 20.0
 MEMORY_S = 300.0
 MAX_FACTOR = 1000.0
-"""Maximum factor between the learned and the assumed speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,6 @@ class LearnedSpeed:
         return self._assumed.work_s(tokens) * self.factor
 
     def add(self, done: Tokens, replicas_s: float, *, busy: bool) -> None:
-        """Record work done in a number of replica seconds; `busy`: all replicas were busy throughout."""
         if not replicas_s > 0:
             return
         work_s = self._assumed.work_s(done)
@@ -120,7 +118,6 @@ class ClassMix:
         return _shared_out(tokens, self._seen, self._classes)
 
     def split_as(self, tokens: Tokens, by_class: Mapping[str, Tokens]) -> list[tuple[ServiceClass, Tokens]]:
-        """As `split`, in the shares of `by_class` unless that is empty."""
         known = any(each.requests > 0 for each in by_class.values())
         return _shared_out(tokens, by_class if known else self._seen, self._classes)
 
@@ -180,7 +177,6 @@ class ScalingMemory:
         return orjson.dumps({"format": FORMAT, "at_ms": at_ms, "of": self._of, "parts": fragments})
 
     def recall(self, data: bytes) -> list[str]:
-        """Restore each part; returns the reason for each part that is not used."""
         try:
             document = _read(data)
         except SettingError as error:

@@ -89,7 +89,6 @@ class ScalingLoop:
     _due_s: float = field(default=-math.inf, init=False)
 
     def tick(self, now_s: float) -> ScalingStep | None:
-        """Run the round that is due at `now_s`, or return None. A late round runs once."""
         if now_s < self._due_s:
             return None
         self._due_s = now_s + self.interval_s

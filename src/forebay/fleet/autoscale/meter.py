@@ -53,7 +53,6 @@ class DemandReport:
         return sum(part.tokens.prompt + part.tokens.output for part in self.waiting)
 
     def times(self, factor: int) -> DemandReport:
-        """The sum of `factor` subtasks like this one."""
         return replace(
             self,
             waiting=tuple(WaitingRecords(part.due_ms, part.tokens.times(factor)) for part in self.waiting),
@@ -297,7 +296,6 @@ class TopicQueue:
         self._counted_s = now_s - backlog.age_s
 
     def waits(self, now_s: float) -> Tokens | None:
-        """The backlog; None if there is no recent count."""
         return None if now_s - self._counted_s > COUNTED_S else self._waits
 
 
@@ -318,7 +316,6 @@ class StandingRecords:
         self._since_s = None
 
     def take_off(self, waits: Tokens, now_s: float, *, idle: bool) -> Tokens:
-        """`waits` without such records; `idle`: the job has nothing else to do."""
         records = waits.requests
         if records < self._standing:
             self._standing = 0.0

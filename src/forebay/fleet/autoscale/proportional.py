@@ -15,7 +15,6 @@ from forebay.fleet.autoscale.base import MAX_REPLICAS, Decision, Signals, Speed,
 
 TOLERANCE = 0.1
 HOLD_S = 300.0
-"""Kubernetes' `stabilizationWindowSeconds` for scaling down."""
 LONGEST_HOLD_S = 86_400.0
 FASTEST = 2.0
 """Kubernetes at most doubles the replicas in 15 s, or adds four, whichever is more."""
