@@ -56,7 +56,7 @@ def encode(value: Record) -> bytes:
 def decode(data: bytes | Sequence[int]) -> Any:
     """The inverse of `encode`. Raises `MalformedRecord` for other bytes.
 
-    Also takes a list of Java's bytes (-128 to 127), as PyFlink's `execute_and_collect` returns them.
+    Also takes a list of Java's bytes (-128 to 127), as from PyFlink's `execute_and_collect`.
     """
     try:
         if not isinstance(data, bytes):

@@ -44,7 +44,7 @@ def check_document(
     lines: Mapping[Where, int] | None = None,
     given: Collection[Where] = (),
 ) -> Spec:
-    """Check the value of a `what` file against `spec`. Relative paths are resolved against `base`, if given.
+    """Check the value of a `what` file against `spec`. Relative paths are resolved against `base`.
 
     Messages attribute values at the paths `given` to `--set`. Raises `SettingError` with one line per
     mistake: `name:line: key.path: what was expected, what was found`.
@@ -122,7 +122,7 @@ def _model_below(model: type[BaseModel], step: str | int, value: Any) -> type[Ba
 
 
 class _Choice(tuple):  # type: ignore[type-arg]
-    """The models of a union, until the value's `type` selects one."""
+    ...
 
 
 def _model_for(model: Any, value: Any) -> type[BaseModel]:

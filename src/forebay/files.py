@@ -79,7 +79,7 @@ def check_ancestors(path: Path, risk: str, *, by: int = OTHERS) -> None:
     """Raise `SettingError` if another user could replace `path`, or a folder or link on the way to it.
 
     Sticky folders, such as `/tmp`, are fine if what `path` needs of them belongs to this user, root or a
-    trusted owner. If this user is root, the owners of other folders are trusted.
+    trusted owner. Root trusts the owners of other folders.
     """
     me, trusted, left = os.getuid(), trusted_owners(), list(reversed(path.absolute().parts))
     current, links = Path(left.pop()), 0
@@ -218,7 +218,7 @@ def try_lock(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process, or another descriptor of this one, has `path` locked. Creates no file.
+    """Whether `path` is locked by another descriptor. Creates no file.
 
     A `try_lock` at the same moment may return None. Raises `OSError`.
     """

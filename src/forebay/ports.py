@@ -32,7 +32,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on it now, on the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # Like servers do: ports with connections in TIME_WAIT are free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -80,9 +80,6 @@ def pid_space() -> str:
 
 
 def own_name() -> str:
-    """A name for this process's files: its pid and random digits, since other machines may share the
-    folder.
-    """
     return _own_name(os.getpid())
 
 
@@ -97,7 +94,6 @@ def is_same(pid: int, born_s: float) -> bool:
 
 
 def session_members(session: int) -> set[psutil.Process]:
-    """All living processes of a session, whatever their parent is by now."""
     return {
         process for process in psutil.process_iter() if _session(process.pid) == session and alive(process)
     }

@@ -1,7 +1,6 @@
 """Registry of connectors, applications and policies: Forebay's own and those of packages.
 
-Packages register them as entry points. Listing names imports nothing; using one imports it, so a broken
-package only affects those who name it.
+Listing names imports nothing; a broken package only affects those who name it.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class Registry(Generic[T]):
     """Things of one kind, by name.
 
     `what` is the kind, for messages, and `group` the entry point group for packages. `own` are Forebay's, as
-    values or `module:attribute` to be imported on use; packages cannot override them. `fits` checks a loaded
-    entry point, and `expected` describes that for messages.
+    values or `module:attribute`; packages cannot override them. `fits` checks a loaded entry point, and
+    `expected` describes that for messages.
     """
 
     what: str

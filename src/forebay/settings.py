@@ -149,8 +149,7 @@ def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     """The OpenTelemetry signals to export: less each `OTEL_TRACES_EXPORTER` or `OTEL_METRICS_EXPORTER` that
     is `none`; none if `OTEL_SDK_DISABLED` is `true`.
 
-    OpenTelemetry's SDK reads all other `OTEL_*` variables itself. Raises `SettingError` for an exporter or a
-    protocol that Forebay does not have: data would silently go to the wrong place.
+    Raises `SettingError` for an exporter or a protocol that Forebay does not have.
     """
     env = os.environ if environ is None else environ
     signals = set()
@@ -201,7 +200,7 @@ def ray_token(environ: Mapping[str, str] | None = None) -> str | None:
     """The token of Ray clusters, found like Ray does (`RAY_AUTH_TOKEN`, `RAY_AUTH_TOKEN_PATH`,
     `~/.ray/auth_token`); None without one or if `RAY_AUTH_MODE` is `disabled`.
 
-    Blocks. Raises `SettingError`, like `read_secret`, if a named file cannot be read.
+    Blocks. Raises `SettingError` if a named file cannot be read.
     """
     env = os.environ if environ is None else environ
     if env.get("RAY_AUTH_MODE", "").strip().lower() == "disabled":

@@ -1,6 +1,6 @@
 """How one request was routed, and its calls, for its event's trace. Without OpenTelemetry.
 
-`CALL_TRACE` is set in the task of a request that is traced. Times are monotonic.
+Times are monotonic.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ class Route:
 
 @dataclass(slots=True)
 class Call:
-    """One call of one replica, which continues the trace by `headers`."""
-
     url: str
     request: Request
     sent_s: float

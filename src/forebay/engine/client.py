@@ -55,10 +55,10 @@ HeadersOf = Callable[[Request, float], Mapping[str, str]]
 class HttpEngine:
     """An `Engine` that calls one replica.
 
-    Opens any number of connections: the caller limits them. Bound to the event loop of its first call.
-    `stream=False`: the answer in one piece, cheaper, without token times (vLLM sends its load header only
-    then). `headers_of` returns extra headers for a request and its remaining seconds. `max_answer_bytes`: of
-    an answer in one piece, or of the text of a stream.
+    Opens any number of connections. Bound to the event loop of its first call. `stream=False`: the answer in
+    one piece, cheaper, without token times (vLLM sends its load header only then). `headers_of` returns extra
+    headers for a request and its remaining seconds. `max_answer_bytes`: of an answer in one piece, or of a
+    stream's text.
     """
 
     def __init__(

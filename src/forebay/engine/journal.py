@@ -1,9 +1,9 @@
 """Answers on disk, so that an answered request is not sent to an engine again.
 
-One SQLite file with a write-ahead log, shared by threads and processes of one machine; such a log does not
-work on network file systems. After `put` returned True, the answer survives SIGKILL; a crash of the machine
-may lose the last ones. An answer may also be lost in the queue, by eviction, on a full disk or a locked file;
-the engine is then called again. A journal never fails a record.
+One SQLite file with a write-ahead log, for threads and processes of one machine; not on network file systems.
+After `put` returned True, the answer survives SIGKILL, but perhaps not a crash of the machine. If an answer
+is lost, by eviction, on a full disk or a locked file, the engine is called again. A journal never fails a
+record.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Journal:
     """The journal at `config.path`; creates it with its folder if missing. Thread-safe.
 
     Opening blocks, and raises `SettingError` if the file is not a journal, is damaged, or cannot be written.
-    The other methods are for an event loop: `get` reads at once, in some 10 µs; a thread writes and evicts.
+    `get` reads at once, in some 10 µs; a thread writes and evicts.
     """
 
     def __init__(self, config: JournalConfig, clock: Clock | None = None) -> None:

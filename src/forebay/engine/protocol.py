@@ -230,7 +230,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class SseParser:
-    """Parses server-sent events incrementally (HTML standard, 9.2.6). Linear in the bytes fed.
+    """Parses server-sent events incrementally (HTML standard, 9.2.6).
 
     Stricter in one point: an unknown field name is an error, so that other data is not taken for a short
     stream. Holds at most `max_event_bytes` of an unfinished event.

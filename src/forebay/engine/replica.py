@@ -193,8 +193,8 @@ def _model(entry: Any) -> ServedModel:
 class ContextNeed:
     """The context that the largest call takes.
 
-    `tokens`: prompt and answer together. `key`: the setting that decides it, for `adjustable` of the tokens,
-    at `least` this many. `what`: the call, for messages.
+    `tokens`: prompt and answer together. `key`: the setting that decides `adjustable` of them, at `least`
+    this many. `what`: the call, for messages.
     """
 
     tokens: int

@@ -183,8 +183,8 @@ def names_time(error: EngineError) -> bool:
 class Outcome(NamedTuple):
     """How a request ended: `completion` and `answer`, or the last `error`; never both.
 
-    `answer`: the parsed JSON value if it was checked, else the text. `elapsed_s`: from the first call to the
-    end; `called_s`: the last one. `usages`: of all completions.
+    `answer`: the parsed JSON value if it was checked, else the text. `elapsed_s`: from the first call;
+    `called_s`: the last one. `usages`: of all completions.
     """
 
     attempts: int
@@ -211,8 +211,8 @@ async def complete_with_retry(
     """Call `engine` until `request` is answered, or the policy or the deadline ends it.
 
     `timeout_s`: how long a call may make no progress. `deadline_s`: for all calls and pauses, without the
-    time for which a working engine holds the first one back. A completion without an answer, or one that
-    `check` rejects, is a failure. Never raises engine errors; cancellation aborts the call.
+    time for which a working engine holds the first one back. An answer that `check` rejects is a failure.
+    Never raises engine errors; cancellation aborts the call.
     """
     time = clock or SystemClock()
     if deadline_s <= 0:

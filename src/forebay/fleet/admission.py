@@ -89,8 +89,8 @@ Waiting = tuple[float, int, int, Item, RoutingRequest]
 
 
 class ReplicaRoom(NamedTuple):
-    """The replicas in one call of `ready`. `queues`: seconds of prefill that is queued or waits here.
-    `turns_s`: seconds until a full replica has a place.
+    """`queues`: seconds of prefill that is queued or waits here. `turns_s`: seconds until a full replica has
+    a place.
     """
 
     has_room: NDArray[np.bool_]
@@ -102,8 +102,6 @@ class ReplicaRoom(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The best replica for a request, and the seconds until its first token there."""
-
     replica: int
     cached: Vector
     first_s: float
@@ -120,7 +118,7 @@ class Admission(Generic[Item]):
 
     Order: due time, priority, arrival. The more requests of a tenant wait, the later they are due. Late ones
     wait until nothing else can be sent, unless they keep their place. A request whose best replica is full
-    counts as queued work there, so only as many wait for a cached prefix as it is worth.
+    counts as queued work there.
     """
 
     def __init__(self, fleet: ReplicaTable) -> None:

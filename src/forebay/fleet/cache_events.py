@@ -116,8 +116,8 @@ class CacheHorizon:
     """Finds the time before which unused blocks are no longer cached, `horizon_s`; it never decreases.
 
     The published blocks are of tokens and ours are of text, so they cannot be matched. But an engine evicts
-    the least recently used blocks first: once a block is evicted, everything last used before it is gone.
-    Only a fixed share of the blocks is kept, chosen by hash (spatial sampling, Waldspurger and others 2015).
+    the least recently used blocks first: once a block is evicted, everything last used before it is gone. A
+    fixed share of the blocks is kept, chosen by hash (spatial sampling, Waldspurger and others 2015).
     """
 
     def __init__(self) -> None:

@@ -15,8 +15,6 @@ FULL = 0.75
 
 
 class Rate:
-    """Answers per second over `wanted` of them, after `skip` earlier ones."""
-
     def __init__(self, wanted: float, skip: int, now_s: float) -> None:
         self._wanted = wanted
         self._skip = skip
@@ -46,8 +44,6 @@ class Rate:
 
 
 class Opening:
-    """What tokens show since the replica was first sent more than before."""
-
     def __init__(self) -> None:
         self.begun = 0
         self.slots = math.inf
@@ -127,9 +123,9 @@ class ConcurrencyLimit:
 
     It starts at `FIRST` and doubles while the replica works on nearly all of them, until no more tokens flow.
     Without tokens it grows by one with each answer, until a doubling raises the rate too little. Later it
-    sometimes tries half as many, or half as many more, between two measurements. Speed does not matter: a
-    replica that becomes fifty times slower keeps its number. Nothing is learned while fewer requests are
-    there than allowed. If answers take longer than `most_s`, the limit falls in proportion.
+    sometimes tries half as many, or half as many more, between two measurements. Nothing is learned while
+    fewer requests are there than allowed. If answers take longer than `most_s`, the limit falls in
+    proportion.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class FleetConfig:
     `stall_s` with requests in flight, and for four times as long as expected. At most `capacity` requests are
     in flight, and none should take more than half of `deadline_s`. `kv_events` (see `cache_endpoint`): where
     replicas publish cache evictions; None: they are estimated. `scaled`: replicas are started when requests
-    wait, so an empty list makes no request late. Without `stream`, answers are requested in one piece.
+    wait, so an empty list makes no request late.
     """
 
     replicas: ReplicaList

@@ -89,12 +89,12 @@ class MissingKvCaches:
 class DisaggregatedEngine:
     """Reserves a place at a replica of `decode`, prefills at one of `prefill`, then decodes at that place.
 
-    This order matters: vLLM keeps a KV cache for half a minute only, so nothing may wait between the two
-    calls. A KV cache is read once. The decoding replica also prefills if decoding has failed before, if no
-    replica of `prefill` works, or if prefill failed or returned no KV cache.
+    In this order, because vLLM keeps a KV cache for half a minute only. A KV cache is read once. The decoding
+    replica also prefills if decoding has failed before, if no replica of `prefill` works, or if prefill
+    failed or returned no KV cache.
 
     Token counts are those of decoding, but `cached_tokens` those of a prefill elsewhere. Timing begins with
-    the prefill. `Completion.handover` names the outcome.
+    the prefill.
     """
 
     def __init__(self, prefill: FleetEngine, decode: FleetEngine) -> None:
@@ -168,8 +168,6 @@ class DisaggregatedEngine:
 
 @dataclass(frozen=True, slots=True)
 class TwoClients:
-    """Shows two fleets as one `FleetClient`. Every request in flight has a place at the decoding fleet."""
-
     prefill: FleetClient
     decode: FleetClient
 
@@ -224,8 +222,6 @@ def decode_of(request: Request, prefilled: Completion) -> Request:
 
 @dataclass(frozen=True)
 class DisaggregatedEngineFactory:
-    """Opens a `DisaggregatedEngine`. Reads the API key only when called."""
-
     prefill: FleetConfig
     decode: FleetConfig
 
@@ -253,8 +249,7 @@ def check_prefill(
     """Return warnings about the servers in `replicas`; blocks for at most three times `CHECK_S`.
 
     They are asked for their models, one token, and a KV cache, unless the API key is not available here.
-    Raises `SettingError`, naming the setting `key`, if all answer and none can prefill for `model`. Warnings
-    are about servers that do not answer or are unsuitable, and an empty or unreadable list.
+    Raises `SettingError`, naming the setting `key`, if all answer and none can prefill for `model`.
     """
     return asyncio.run(_check(replicas, model, chat=chat, api_key=api_key, key=key))
 

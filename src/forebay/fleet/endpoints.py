@@ -1,8 +1,8 @@
 """The replicas that a cluster reports: behind a Kubernetes Service, or of a fleet on Ray.
 
 The Kubernetes API reports changes at once, before DNS does. Ray's dashboard is asked twice a second, once per
-process; while Serve reports only some replicas, the last list stays. If the dashboard's name has several
-addresses, each is a cluster with a part of the fleet, for example during a replacement.
+process; while Serve reports only some replicas, the last list stays. Each address of the dashboard's name is
+a cluster with a part of the fleet.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class FleetEngine:
     `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised once every
     replica has failed this way, other errors at once. If all serve other models by now, or refuse a probe's
     key, too, `Unreachable` is raised instead. Requests wait for room in order of `due_s` or else their
-    deadlines, then `priority`; their deadline counts meanwhile only if no replica works.
+    deadlines, then `priority`; waiting counts only while no replica works.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """When a request would get its first token on a replica, and how long it would delay the others there.
 
-It counts the prefill queued there, this prompt's own prefill at the learned speed, and decoding. Vectors have
-one element per replica. docs/fleet.md derives it. Imports only numpy: Ray nodes have little more.
+Vectors have one element per replica. docs/fleet.md derives it. Imports only numpy: Ray nodes have little
+more.
 """
 
 from __future__ import annotations
@@ -84,8 +84,7 @@ def least(costs: Vector, fleet: ReplicaTable) -> int:
 class ExpectedTtft:
     """Chooses the least sum of the expected time to first token and the cost to other requests.
 
-    It needs no threshold for imbalance: a hot prefix moves once the queue at the cached replica costs more
-    than a prefill elsewhere.
+    A hot prefix moves once the queue at the cached replica costs more than a prefill elsewhere.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:

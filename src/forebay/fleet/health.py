@@ -21,10 +21,10 @@ class HealthRules:
     """When a replica is shut and how it opens again.
 
     It is shut after `failures` without a success between them (`failures_alone` if it is the only one), or
-    after `missed_checks`. Failures of one source alone never shut it: a probe must fail, too. It stays shut
-    for `first_wait_s`, doubled with each further failure up to `max_wait_s`. Then a passed probe lets one
-    request through. Each first token allows one more in flight and halves the wait; after `start_tokens`
-    there is no limit.
+    after `missed_checks`. If all failures are of one source, a probe must fail, too. It stays shut for
+    `first_wait_s`, doubled with each further failure up to `max_wait_s`. Then a passed probe lets one request
+    through. Each first token allows one more in flight and halves the wait; after `start_tokens` there is no
+    limit.
     """
 
     failures: int = 3
@@ -55,7 +55,7 @@ class Health:
     """The state of one replica.
 
     `up`: no limit, or that of a slow start. `shut`: nothing is sent. `trial`: it has just joined, and one
-    request may test it. Requests sent before the replica was shut have an older `epoch` and count no more.
+    request may test it. Requests with an older `epoch`, from before it was shut, count no more.
     """
 
     def __init__(self, rules: HealthRules = RULES) -> None:
@@ -183,9 +183,8 @@ MIN_CLAIM_S = 0.05
 class ReportCheck:
     """Checks what one replica reports against what our own requests see there.
 
-    A report that does not change while the replica is busy is not new. A long reported queue counts for
-    `UNPROVEN_S`, and then until one of our requests contradicts it; after that it counts again once a request
-    confirms it.
+    A long reported queue counts for `UNPROVEN_S`, and then until one of our requests contradicts it; after
+    that it counts again once a request confirms it.
     """
 
     def __init__(self) -> None:

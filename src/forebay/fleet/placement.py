@@ -24,8 +24,7 @@ Item = TypeVar("Item")
 class ModelQueues(Generic[Item]):
     """A dispatcher with a queue per model, each over the replicas that serve it (`only`; None: all).
 
-    Requests for a model whose replicas are full do not block others. Models on the same replica, such as
-    adapters of one base model, take turns. Requests without a model may go to any replica.
+    Requests for a model whose replicas are full do not block others. Models on the same replica take turns.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ class SessionAffinity:
     """The replica that a session's hash maps to, by highest random weight (Thaler and Ravishankar, 1998).
 
     If a replica joins or leaves, only 1/n of the sessions move. Without a session, the prompt's first block
-    decides; without any block, the replica with the fewest requests is chosen.
+    decides, and without a block the number of requests.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:

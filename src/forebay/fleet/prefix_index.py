@@ -17,10 +17,10 @@ DEAD_SHARE = 1 / 8
 class PrefixIndex:
     """Blocks of prompts by hash, with the replicas that hold each.
 
-    One table serves all replicas: a block's value has two bits per replica, `held` and `used since the hand
-    passed`. Each replica has a ring of its capacity, in which a clock hand evicts the first block that was
-    not used since it last passed (CLOCK, Corbató 1968). A prompt's blocks enter the ring last first, so that
-    a prefix outlives what follows it.
+    A block's value has two bits per replica, `held` and `used since the hand passed`. Each replica has a ring
+    of its capacity, in which a clock hand evicts the first block that was not used since it last passed
+    (CLOCK, Corbató 1968). A prompt's blocks enter the ring last first, so that a prefix outlives what follows
+    it.
 
     Hashes are from 0 to 2^63; those below 2^60 take the least memory. 100 replicas of 100,000 blocks take
     less than 1 GiB.

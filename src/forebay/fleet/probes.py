@@ -78,10 +78,10 @@ class StallDetector:
 
 
 class Probes:
-    """Probes the replicas that serve `model`; None: the first model of each.
+    """Probes the replicas that serve `model`; None: the first model of each. Belongs to one event loop.
 
     A probe may take `least_s`, or four times as long as a recent first token. `note_shut` is called with a
-    change that may shut a replica, `sync` after any other. Belongs to one event loop.
+    change that may shut a replica, `sync` after any other.
     """
 
     def __init__(

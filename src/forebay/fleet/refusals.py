@@ -31,9 +31,9 @@ class Refusals:
     at most to half of the first one: then the replica refuses for another reason, such as a dead server
     behind a proxy, and for a minute refusals change nothing.
 
-    Requests have sources, such as a client of the gateway. Refusals of one source alone may be its own fault.
-    Without a limit, those below the number at which other sources got their last answers are ignored, unless
-    another source is refused within `CALLS` answers, or nothing is answered during `CALLS` refusals.
+    Refusals of one source, such as a client of the gateway, may be its own fault. Without a limit, those
+    below the number at which other sources got their last answers are ignored, unless another source is
+    refused within `CALLS` answers, or nothing is answered during `CALLS` refusals.
     """
 
     def __init__(self, seen: int = 0, ignored_until_s: float = -math.inf) -> None:

@@ -18,12 +18,11 @@ Vector = NDArray[np.float64]
 class RoutingRequest:
     """What a request needs. Times are on the monotonic clock.
 
-    `blocks` are hashes of the prompt's whole prefix blocks, each including all before it. `session` is for
-    affinity, `tenant` for fairness. `due_s` is when the first token should arrive; after `deadline_s` the
-    answer is useless. With `keeps_place` a late one is worth as much, so others do not overtake it. Lower
-    `priority` goes first among equal due times. `avoid` are numbers of replicas at which it failed: it goes
-    there only if no other is available. `transferred`: the KV cache is read from another replica, so nothing
-    is prefilled. `model`: only replicas that serve it; None: any.
+    `blocks` are hashes of the prompt's whole prefix blocks. `session` is for affinity, `tenant` for fairness.
+    `due_s` is when the first token should arrive; after `deadline_s` the answer is useless. With
+    `keeps_place` a late one is worth as much, so others do not overtake it. Lower `priority` goes first among
+    equal due times. `avoid` are replicas at which it failed: it goes there only if no other is available.
+    `transferred`: the KV cache is read from another replica. `model`: only replicas that serve it; None: any.
     """
 
     prompt_tokens: int
@@ -45,7 +44,7 @@ def new_tokens(demand: RoutingRequest, cached: float) -> float:
 
 
 class InFlightRequest:
-    """A request at a replica, as the table counts it until its end.
+    """A request at a replica, as the table counts it.
 
     `uncached` and `reserved` are tokens: to prefill, and in the KV cache beyond what others share. `work_s`
     is the expected prefill time of the features `terms`.

@@ -25,8 +25,8 @@ class ServedModels:
     """The models of the replicas in use. With a `model` only that one counts, and replicas without a list are
     assumed to serve it.
 
-    `rows` are the replicas in use by number, `everyone` all that are listed. `changed` is called with the
-    number of a replica whose list has changed.
+    `rows` are the replicas in use, `everyone` all that are listed. `changed` is called with the number of a
+    replica whose list has changed.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class PrefillSpeed:
 
     `request_s` per request, `token_s` per uncached token, `pair_s` per pair of such a token and an earlier
     one (attention). Each step of a prefill also decodes: `decode_s` per token and decoding sequence,
-    `context_s` per token and token of their KV. The first values are those of a slow GPU.
+    `context_s` per token and token of their KV. The defaults are those of a slow GPU.
     """
 
     request_s: float = 0.01
@@ -46,7 +46,7 @@ class PrefillSamples:
     """Own requests without a first token at one replica, and what first tokens have shown.
 
     `observed_s` and `predicted_s`: recent time between first tokens. `sample`: when the last first token was
-    possible, when it arrived, and its features. `knows_step`: answers have shown the time of a step.
+    possible, when it arrived, and its features.
     """
 
     queue: deque[InFlightRequest] = field(default_factory=deque)

@@ -37,10 +37,8 @@ class Asked:
     """What the fleet must know of a request.
 
     Attributes:
-        path: Its path at the replica.
         body: What the replica gets.
         model: The model's name, or empty.
-        stream: Whether the answer is streamed.
         text: The prompt, about as the prefix cache sees it.
         given_tokens: The prompt's tokens given as numbers.
         prompt_bytes: Size of everything else that may become prompt, tools and schemas included.

@@ -34,8 +34,6 @@ vLLM, SGLang (srt/entrypoints/openai/protocol.py), TensorRT-LLM (serve/openai_pr
 
 
 class Room:
-    """Limits the bytes of all bodies in memory."""
-
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.held = 0

@@ -46,9 +46,9 @@ class SourceLine:
 class BodyReader:
     """Reads bodies, small ones at once. The process for large ones starts with the first of them.
 
-    Each source has at most one of its bodies in line, so that none waits for more than one of each other
-    source. While other sources are active, a source pauses after a body with many values: the engine will
-    parse it on its event loop. `environment`: of the process; it needs no secrets.
+    Each source has at most one of its bodies in line. While other sources are active, a source pauses after a
+    body with many values: the engine will parse it on its event loop. `environment`: of the process; it needs
+    no secrets.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:

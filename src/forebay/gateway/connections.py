@@ -16,8 +16,6 @@ Close = Callable[[], None]
 
 
 class _Waiting:
-    """Connections that may be closed, oldest first."""
-
     def __init__(self) -> None:
         self._all: dict[object, Close] = {}
         self._of: dict[str, dict[object, Close]] = {}
@@ -39,8 +37,8 @@ class Connections:
     """Bounds the connections of all clients, and of each one.
 
     A connection is unproven until a request on it has shown that its client may call. To make room for a new
-    one, the oldest unproven one is closed, so that clients without a key cannot keep others out. If there is
-    none, the oldest without a request is closed, so that one key cannot keep others out either.
+    one, the oldest unproven one is closed, so that clients without a key cannot keep others out; if there is
+    none, the oldest without a request.
     """
 
     def __init__(self, most: int, most_per_client: int) -> None:
@@ -132,8 +130,6 @@ class Handshakes:
 
 
 class Listener(socket.socket):
-    """A listening socket that adds what it accepts to `handshakes`."""
-
     handshakes: Handshakes | None = None
 
     def accept(self) -> tuple[socket.socket, object]:

@@ -16,11 +16,9 @@ from forebay.records import KvHandover, Usage
 
 @dataclass(frozen=True, slots=True)
 class RelayRules:
-    """Limits of a request's way.
-
-    `attempts`: replicas tried at most. `first_byte_s`: for streamed answers only. `place_s`: wait for room.
-    `absent_s`: wait if no replica is up; infinite if one may be started. `fields`, `headers`: further ones
-    that clients may send. `cache_salt`: each key has a prefix cache of its own.
+    """`attempts`: replicas tried at most. `first_byte_s`: for streamed answers only. `place_s`: wait for
+    room. `absent_s`: wait if no replica is up; infinite if one may be started. `fields`, `headers`: further
+    ones that clients may send. `cache_salt`: each key has a prefix cache of its own.
     """
 
     attempts: int = 3

@@ -1,7 +1,7 @@
 """Finds the fields of a form (`multipart/form-data`) in a body in memory.
 
-Streaming parsers call back for every line end in a recording. Searching the largest body for the boundary
-takes a few milliseconds.
+Searching the largest body for the boundary takes a few milliseconds; streaming parsers call back for every
+line end in a recording.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ MAX_PARAMETERS = 20
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One field; its value is `body[begin:end]`."""
-
     name: str
     begin: int
     end: int

@@ -45,9 +45,9 @@ class ModelNames:
     async def resolve(self, name: str, key: str) -> tuple[str, ...]:
         """The models that may answer a request for `name` (empty: the only base model), best first.
 
-        `key` chooses among an alias's models. Waits while no replica is up; queries replicas again for an
-        unlisted model. Raises `Refusal`: 404 for an unknown name, 400 for an ambiguous empty one, 503 if no
-        replica is up, none serves the alias's models, or some have not reported theirs.
+        `key` chooses among an alias's models. Waits while no replica is up. Raises `Refusal`: 404 for an
+        unknown name, 400 for an ambiguous empty one, 503 if no replica is up, none serves the alias's models,
+        or some have not reported theirs.
         """
         served = self._fleet.served
         if name and name not in self._aliases and served.model not in (None, name):

@@ -13,8 +13,6 @@ PEAK_S = 30.0
 
 
 class PeakLoad:
-    """Counts requests that wait for a replica or are at one."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._count = 0

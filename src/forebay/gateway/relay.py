@@ -98,8 +98,7 @@ class Relay:
     has got a byte.
 
     With `prefills`, a request gets a place at a replica, its prompt is prefilled elsewhere, and the replica
-    takes over the KV cache without delay. A KV cache is read once: a second attempt prefills where it
-    decodes.
+    takes over the KV cache. A KV cache is read once: a second attempt prefills where it decodes.
     """
 
     def __init__(

@@ -91,8 +91,6 @@ class Route:
 
     Attributes:
         path: Its path at the gateway.
-        summary: Its purpose, for OpenAPI.
-        prompt: Reads the prompt from the body.
         max_tokens: Fields that limit the answer's length; the largest counts.
         writes: Whether tokens are generated.
         costs: Whether it counts in limits and estimates.

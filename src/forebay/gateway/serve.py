@@ -44,7 +44,7 @@ class GatewayServer(uvicorn.Server):
     """uvicorn's server that drains before it stops listening.
 
     On the first signal `/health` reports `draining` and new requests get a 503. The port closes when answers
-    in flight have ended, after the notice and within the grace. A second signal closes it at once.
+    in flight have ended, or after the grace. A second signal closes it at once.
     """
 
     def __init__(self, gateway: Gateway, spec: GatewaySpec) -> None:

@@ -348,8 +348,6 @@ MANY = 256
 
 
 class HttpClient:
-    """Servers that get the same headers. Belongs to the event loop of its first request."""
-
     def __init__(self, *, headers: Mapping[str, str], quote: Quote) -> None:
         self._headers = headers
         self._quote = quote

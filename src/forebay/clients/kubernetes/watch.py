@@ -1,7 +1,4 @@
-"""A collection of objects: one list, then changes as they happen.
-
-If the server no longer has the last version seen (410), or sends something unexpected, it is listed again.
-"""
+"""A collection of objects: one list, then changes as they happen. On errors, it is listed again."""
 
 from __future__ import annotations
 
@@ -165,7 +162,6 @@ async def _list(http: httpx2.AsyncClient, collection: Collection) -> Any:
 async def _events(
     http: httpx2.AsyncClient, collection: Collection, version: str
 ) -> AsyncGenerator[Any, None]:
-    """Yields None once the server has accepted the watch, then its events."""
     import httpx2
 
     params = {

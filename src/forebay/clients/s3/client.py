@@ -30,7 +30,6 @@ R = TypeVar("R")
 
 @cache
 def _descriptions() -> Any:
-    """Cached: this takes longer than everything else in a client."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -43,8 +42,7 @@ class StoreRefused(SettingError):
     """A person has to fix the bucket, the keys or the clock, possibly while a run continues."""
 
 
-class Changed(Exception):
-    """Another object exists than the one to replace, or one that should not exist."""
+class Changed(Exception): ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +146,6 @@ class S3Client:
             self._call("delete_objects", Delete=batch)
 
     def abort_uploads(self, prefix: str) -> int:
-        """Returns the number of uploads; 0 on MinIO, which lists uploads by whole keys."""
         return self.abort_uploads_of(f"{prefix}/")
 
     def abort_uploads_of(self, key: str) -> int:

@@ -1,8 +1,8 @@
 """The lock on a pipeline's state in an object store, so that one run holds it.
 
-Its holder rewrites the object every `BEAT_S`, on condition that it is unchanged; so does a run that takes it
-over: of two writes, one fails. A holder relies on a renewal for `HOLD_S` after it was sent; then its Flink is
-suspended (`pipeline/flink_main.py`). A claimer waits for `LEASE_S`.
+Its holder rewrites the object every `BEAT_S` if it is unchanged; so does a run that takes it over: of two
+writes, one fails. A holder relies on a renewal for `HOLD_S` after it was sent; then its Flink is suspended
+(`pipeline/flink_main.py`). A claimer waits for `LEASE_S`.
 """
 
 from __future__ import annotations
@@ -112,8 +112,7 @@ PATIENCE_S = 30.0
 OWN_WRITES = 3
 
 
-class Fenced(PipelineFailed):
-    """Another run has taken over; this one must write nothing more."""
+class Fenced(PipelineFailed): ...
 
 
 class HeldLock:

@@ -1,7 +1,7 @@
 """Models of known architectures with random weights, for measurements: speed depends on the shape only.
 
-vLLM generates the weights while loading (load format `dummy`), always the same ones. Each vocabulary has the
-size of the default model's tokenizer, so that every token has a text.
+vLLM generates the weights (load format `dummy`), always the same ones. Vocabularies have the size of the
+default model's tokenizer, so that every token has a text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run a module as the main program in the engine's environment, and end its child processes with it.
 
 The workers of a killed server would keep the machine's memory. So the kernel kills each process that the
-module forks, or starts with multiprocessing (which imports this file first), when its parent dies. Imports
-the standard library only: the engine's environment has no Forebay.
+module forks or starts with multiprocessing when its parent dies. Imports the standard library only: the
+engine's environment has no Forebay.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ VERSION = 1
 class LocalReplica(BaseModel):
     """One local replica. `pid` is its supervisor, which leads the session of all its processes.
 
-    `born_s`, seconds from boot, distinguishes the supervisor from a later process with the same id. `kept`:
-    it outlives the command that started it.
+    `born_s`, seconds from boot, distinguishes it from a later process with the same id. `kept`: it outlives
+    the command that started it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

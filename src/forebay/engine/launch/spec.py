@@ -1,8 +1,7 @@
 """How a replica is started, and its share of the machine: its cores, memory and threads.
 
-Threads that compute one product wait for each other thousands of times a second. Measured
-(docs/how-to/engine.md): Intel's OpenMP runtime, with threads that spin for at most a millisecond and are not
-bound to cores, is close to the fastest, idle and busy.
+Measured (docs/how-to/engine.md): Intel's OpenMP runtime, with threads that spin for at most a millisecond and
+are not bound to cores, is close to the fastest, idle and busy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The filters, tests and methods of templates, each with bounded work.
 
 An allow-list: Jinja's other filters can return many times their input (`center`, `format`, `batch`,
-`wordwrap`) or are for HTML. What may create many items, or reads characters more than once, is charged
-beforehand, since memory cannot be taken back.
+`wordwrap`) or are for HTML. What may create many items is charged beforehand, since memory cannot be taken
+back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One rendering: values for missing fields and null, and a budget of work.
 
-Work is counted, not timed, so that a record always has the same result. One unit is about one character.
-Every construct that copies, compares or repeats is charged before or while it runs, so the budget bounds time
-and memory for any template and event.
+Work is counted, not timed, so that a record always has the same result. One unit is about one character. The
+budget bounds time and memory for any template and event.
 """
 
 from __future__ import annotations

@@ -110,8 +110,7 @@ class FieldTemplate:
     """Turns events into one short text without surrounding white space: a key or an id. Immutable, picklable,
     thread-safe.
 
-    Variables are the fields, `event` and `time_ms`. `what` names the template in errors. With `required`, an
-    empty text raises `FieldMissing`.
+    Variables are the fields, `event` and `time_ms`. With `required`, an empty text raises `FieldMissing`.
     """
 
     def __init__(self, text: str, *, what: str = "key", required: bool = False) -> None:

@@ -18,8 +18,6 @@ DEFAULT_CLASS = "default"
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Requests and their tokens; expected numbers if there is no answer yet."""
-
     requests: float = 0.0
     prompt: float = 0.0
     output: float = 0.0
@@ -58,12 +56,12 @@ class Backlog:
 class Signals:
     """The state of the stream and its replicas at one moment.
 
-    `now_s` is monotonic. `wall_s` is the same moment by the wall clock, for the time of day (None: use
-    `now_s`). `starting`: seconds since the start of each booting replica; `booted_s`: durations of boots that
-    ended since the last signals. `backlog` waits in Flink; `arrived` since the last signals, by class of
-    service. `running` requests are at replicas, with `running_tokens` in their KV caches, of which the share
-    `kv_usage` is used. `silent`: subtasks that stopped reporting; their last report counts. `asked`: number
-    of replicas requested last, if others share them and request more; None: `replicas`.
+    `now_s` is monotonic; `wall_s` gives the time of day (None: use `now_s`). `starting`: seconds since the
+    start of each booting replica; `booted_s`: durations of boots that ended since the last signals. `backlog`
+    waits in Flink; `arrived` since the last signals, by class of service. `running` requests are at replicas,
+    with `running_tokens` in their KV caches, of which the share `kv_usage` is used. `silent`: subtasks that
+    stopped reporting. `asked`: number of replicas requested last, if others share them and request more;
+    None: `replicas`.
     """
 
     now_s: float
@@ -97,9 +95,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many replicas there should be, without draining ones. `failed`: the policy raised, so the number
-    stays.
-    """
+    """Replicas wanted, without draining ones. `failed`: the policy raised, so the number stays."""
 
     wanted: int
     reason: str
@@ -225,7 +221,6 @@ class Scaler:
     """Applies the limits to a policy, and keeps the replicas that the work in flight needs.
 
     The number stays, within the limits, if signals are older than `limits.stale_after_s` or the policy fails.
-    While a subtask is silent, only the limits reduce it.
     """
 
     policy: ScalingPolicy

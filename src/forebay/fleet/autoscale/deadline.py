@@ -4,10 +4,10 @@ A replica started now helps after its boot, the *lead*. Of the work that waits a
 arrives later, some is due within d seconds; n replicas do n · d of work in that time. The decision is the
 smallest n that is enough for each d:
 
-n = max over d of (waiting, due within d + arrivals until d - slo_s) / d
+    n = max over d of (waiting, due within d + arrivals until d - slo_s) / d
 
-Arrivals are forecast, with a margin from the forecast's past errors. An idle replica is stopped once it was
-not needed for as long as another start would cost.
+Arrivals are forecast, with a margin from past errors. An idle replica is stopped once it was not needed for
+as long as another start would cost.
 """
 
 from __future__ import annotations

@@ -64,8 +64,7 @@ class StreamDemand:
 
     `queued` returns the requests in front of the subtasks, as in a topic (None: unknown). They are due one
     SLO from now; `mix` divides them among classes. A request that moves from the queue to a subtask is
-    reported by both, at different moments: what has left is subtracted from arrivals within `GONE_S`, or
-    until the next report.
+    reported by both: what has left is subtracted from arrivals within `GONE_S`, or until the next report.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Forecast arrivals: level, trend, and the shape of days and weeks.
 
-Four simple forecasts run in parallel: the present level continues, the load returns to its mean of 20
-minutes, the trend continues for a while, and the level changes as it did at this time of earlier days. The
-one with the smallest recent error wins; its errors give the margin above it.
+Four forecasts run in parallel: the present level continues, the load returns to its mean of 20 minutes, the
+trend continues for a while, and the level changes as on earlier days. The one with the smallest recent error
+wins; its errors give the margin.
 """
 
 from __future__ import annotations

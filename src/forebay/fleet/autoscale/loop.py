@@ -1,4 +1,4 @@
-"""The loop between a policy and the replicas: every few seconds it gathers signals, decides, and scales."""
+"""Every few seconds, gather signals, decide, and scale."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from forebay.fleet.autoscale.base import Backlog, Decision, Scaler, Signals, Tok
 class ReplicaCounts:
     """The replicas at one moment.
 
-    `starting`: seconds since the start of each booting one. `draining`: those that take no new requests.
-    `booted_s`: durations of boots that ended since the last counts. `asked`: as in `Signals`.
+    `starting`: seconds since the start of each booting one. `booted_s`: durations of boots that ended since
+    the last counts. `asked`: as in `Signals`.
     """
 
     ready: int = 0
@@ -183,9 +183,8 @@ _BOOT_MEMORY: TypeAdapter[BootMemory] = TypeAdapter(BootMemory)
 class PublishedReplicas:
     """A `ReplicaOwner` that passes the wanted number to `publish` and sees only how many are `ready`.
 
-    Wanted replicas that are not ready count as starting, but not for longer than several known boots (at
-    first `boot_s`): the platform may have no room. There may be more than were requested here, as for a
-    gateway that shares them.
+    Other wanted replicas count as starting for several known boots (at first `boot_s`): the platform may have
+    no room. There may be more than were requested here, as for a gateway that shares them.
     """
 
     def __init__(self, ready: Callable[[], int], publish: Callable[[int], None], boot_s: float) -> None:

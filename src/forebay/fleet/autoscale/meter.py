@@ -303,8 +303,7 @@ class StandingRecords:
     """Recognises records that only seem to wait: each end of a transaction takes an offset, so a topic
     written in transactions always shows about one record per partition.
 
-    Records that stay for `STANDS_S`, while the job is idle, do not count until their number shrinks: then
-    some of them were real.
+    Records that stay for `STANDS_S`, while the job is idle, do not count until their number shrinks.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Published policies: the rule of Kubernetes' horizontal pod autoscaler for three metrics, and planned
-capacity.
+"""Published policies: Kubernetes' horizontal pod autoscaler for three metrics, and planned capacity.
 
-wanted = ceil(replicas · metric / target), unless the ratio is within a tenth of 1; for `hold_s` the largest
-wanted number holds.
+    wanted = ceil(replicas · metric / target)
+
+The number stays if the ratio is within a tenth of 1; for `hold_s` the largest wanted number holds.
 """
 
 from __future__ import annotations

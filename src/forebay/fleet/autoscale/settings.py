@@ -103,8 +103,8 @@ class ScalingLink:
     """An operator's part in scaling. It writes its demand to `folder`; with None it decides by itself, and
     its decision is a metric.
 
-    `queue_url`: where it then reads the backlog in the source's topics; None: unknown. `asks_each`: each
-    record leads to a call, so waiting ones have a cost before it is known.
+    `queue_url`: where it then reads the backlog in the source's topics. `asks_each`: each record leads to a
+    call.
     """
 
     settings: ScalingSettings
