@@ -85,8 +85,7 @@ def pack_state(*values: object) -> bytes:
 def unpack_state(data: bytes, what: str) -> list[Any]:
     """The values given to `pack_state`; tuples become lists.
 
-    Takes only a few times the memory of `data`. Raises `ForebayError`, naming `what`, for another format or
-    damaged bytes.
+    Raises `ForebayError`, naming `what`, for another format or damaged bytes.
     """
     try:
         values: list[Any] = msgpack.unpackb(data, strict_map_key=False, ext_hook=_number)

@@ -88,8 +88,8 @@ def _parsed(key: str) -> Where:
 def _walk(
     spec: type[BaseModel], loc: Where, data: Any, *, missing: bool
 ) -> tuple[Where, Any, type[BaseModel]]:
-    """Convert pydantic's `loc`, which contains the chosen branch of a union, to the path in the file, the
-    value there, and the model around it.
+    """The path in the file for pydantic's `loc` (with the branch of a union), the value there, and the model
+    around it.
     """
     where: list[str | int] = []
     model = spec

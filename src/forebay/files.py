@@ -244,9 +244,8 @@ FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
     """Create a private folder with a new name, which `remove_unlocked` ignores; returns it with its lock.
 
-    It stays locked until the lock is closed here and in each process that inherited it. Without file system
-    locks, it is never removed. Raises `SettingError` if it cannot be created, `OSError` if its lock cannot be
-    created or the disk is full.
+    It stays locked until the lock is closed here and in each process that inherited it. Raises `SettingError`
+    if it cannot be created, `OSError` if its lock cannot be created or the disk is full.
     """
     for _ in range(TRIES):
         try:
@@ -284,8 +283,8 @@ def remove_unlocked(parent: Path, prefix: str) -> None:
 def locked(path: Path, waiting: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[int]:
     """Hold a lock on `path` between processes; blocks, inside `waiting`, while another process holds it.
 
-    Yields the lock's descriptor. A child that gets it (`pass_fds`) keeps the lock until it ends: the next
-    command must not disturb what a killed one left running.
+    A child that gets the yielded descriptor (`pass_fds`) keeps the lock until it ends: the next command must
+    not disturb what a killed one left running.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -135,8 +135,8 @@ def terminate(processes: Iterable[psutil.Process]) -> None:
 def kill(processes: Iterable[psutil.Process], timeout_s: float = 5.0) -> set[psutil.Process]:
     """Send SIGKILL, except to reused pids; waits for the end and returns those left.
 
-    Trackers of Python's multiprocessing are killed last, and only if they do not end by themselves: once
-    their users are gone, they unlink the users' shared memory and exit.
+    Trackers of Python's multiprocessing are killed last: once their users are gone, they unlink the users'
+    shared memory and exit.
     """
     everyone = set(processes)
     trackers = {process for process in everyone if _is_tracker(process)}

@@ -41,7 +41,7 @@ def secrets_written_in(
 ) -> Iterator[str]:
     """Paths of values in a document that look like secrets, by name or content; never the values.
 
-    Ignores booleans, numbers, `$(VARIABLE)`, mappings under keys in `skipped`, and very deep nesting.
+    Ignores booleans, numbers, `$(VARIABLE)`, and mappings under keys in `skipped`.
     """
     yield from _written(value, path, skipped, MAX_DEEP)
 

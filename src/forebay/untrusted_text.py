@@ -42,7 +42,7 @@ def escape_special_tokens(text: str) -> str:
     """Insert a blank after each `<` and `[` that could begin a special token: `< |im_end|>`, `[ INST]`.
 
     For any vocabulary, the text then contains no token that begins with `<` or `[` and a letter or a sign
-    such as `|` and `/`, and none that text after it could complete. Idempotent. Linear time.
+    such as `|` and `/`, and none that text after it could complete. Idempotent.
     """
     # Most texts need no escaping, and `sub` parses its replacement at each call, even without a match.
     return _MARK.sub(r"\g<0> ", text) if _MARK.search(text) else text

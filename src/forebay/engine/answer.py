@@ -67,9 +67,6 @@ def check_linear(schema: Mapping[str, Any], path: str) -> None:
 
 
 def _subschemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schema and all parts of it, with their paths; also values of unknown keywords, since a reference
-    can name them.
-    """
     if isinstance(schema, list):
         for i, item in enumerate(schema):
             yield from _subschemas(item, f"{path}[{i}]")

@@ -99,10 +99,10 @@ class Journal:
         return found
 
     async def put(self, request_hash: str, completion: Completion) -> bool:
-        """Store `completion`; returns whether it was written, once that is certain.
+        """Store `completion`; returns whether it was written, once that is certain. Never raises.
 
         Takes some 100 µs, occasionally 10 ms. An existing answer that is not too old wins. Answers above 4
-        MiB are not kept. Never raises; if cancelled, it may or may not write.
+        MiB are not kept.
         """
         value = _encode(completion)
         if len(value) > min(MAX_ENTRY_BYTES, self.config.max_bytes - ENTRY_OVERHEAD_BYTES):

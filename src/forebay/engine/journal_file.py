@@ -115,7 +115,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, pause: Callable[[float]
 def _write_ahead(connection: sqlite3.Connection, pause: Callable[[float], None]) -> str:
     """Switch the file to a write-ahead log; returns the resulting mode.
 
-    Retries: if two processes switch a new file at once, one gets "database is locked" without a wait.
+    If two processes switch a new file at once, one gets "database is locked" without a wait.
     """
     connection.execute("PRAGMA busy_timeout = 0")
     for left in range(round(OPEN_TIMEOUT_S / PAUSE_S), -1, -1):
@@ -131,7 +131,6 @@ def _write_ahead(connection: sqlite3.Connection, pause: Callable[[float], None])
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the file is a journal (True) or empty (False). Raises `SettingError` if it is neither."""
     # One statement, one snapshot: between two, another process may have created the journal.
     owner, tables = connection.execute(
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)"

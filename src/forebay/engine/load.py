@@ -61,8 +61,8 @@ def parse_load_header(value: str | None, *, observed_s: float) -> ReplicaLoad | 
 def parse_metrics(text: str, *, observed_s: float) -> tuple[ReplicaLoad, ReplicaCounters]:
     """Load and counters in the Prometheus text of `/metrics`.
 
-    Samples of one name (one per engine of a data-parallel replica) are added up. Of the KV cache's share the
-    highest counts: the fullest engine is the first to preempt.
+    Samples of one name (one per engine of a data-parallel replica) are added up, except the KV cache's share:
+    the fullest engine is the first to preempt.
     """
     total: dict[str, float] = {}
     highest: dict[str, float] = {}

@@ -24,10 +24,8 @@ PART_BYTES = 16
 
 
 def request_body(request: Request, *, stream: bool) -> bytes:
-    """The JSON body of `request`.
-
-    `sampling.extra` goes in last, so it may override any field except `stream`. Raises `BadRequest` if the
-    request has both or neither of messages and prompt, or cannot be written as JSON.
+    """`sampling.extra` may override any field except `stream`. Raises `BadRequest` if the request has both or
+    neither of messages and prompt, or cannot be written as JSON.
     """
     if (request.prompt is None) == (not request.messages):
         raise BadRequest(f"request {request.id} needs either messages or a prompt, and not both")
@@ -61,7 +59,7 @@ def request_body(request: Request, *, stream: bool) -> bytes:
 
 
 class AnswerReader:
-    """Assembles one answer from the documents that the replica sends.
+    """Assembles one answer from the replica's documents.
 
     Raises `ProtocolViolation` if a document has the wrong shape, and the `EngineError` of an error object.
     """

@@ -174,7 +174,6 @@ async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedMo
 
 
 def _is_answer(body: bytes) -> bool:
-    """False for the page of a proxy, or for another server at the same port."""
     try:
         document: Any = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -380,7 +380,6 @@ class Gateway:
         send: Send,
         *more: tuple[bytes, bytes],
     ) -> None:
-        """Answer, then read the rest of the body for a moment: a client that sends reads no answer."""
         exchange.outcome, exchange.error = str(refusal.status), refusal.code
         self._metrics.refused.labels(refusal.code).inc()
         unread = exchange.unread

@@ -186,8 +186,8 @@ def cancellings() -> int:
 def forget_cancelling(before: int = 0) -> bool:
     """Call it when one cancellation of the current task is handled as something else.
 
-    Returns whether it was the only one since `before`. A task sees two cancellations in one round of the loop
-    as one `CancelledError`: the other still holds. Before Python 3.11 it is lost.
+    Returns whether it was the only one since `before`: a task sees two in one round of the loop as one
+    `CancelledError`. Before Python 3.11 the other one is lost.
     """
     uncancel = getattr(asyncio.current_task(), "uncancel", None)
     return uncancel is None or uncancel() <= before

@@ -95,9 +95,9 @@ def read_asked(
 ) -> Asked:
     """Parse what the gateway itself needs; the replica checks the rest. Raises `Refusal`.
 
-    JSON is written again for the replica, so that it cannot be read in a second way (a name twice, an odd
-    number). `fields`: those that clients may send besides the known ones. `salt`: of the client's prefix
-    cache; a client's own salt divides it further.
+    JSON is written again for the replica, so that it cannot be read in a second way. `fields`: those that
+    clients may send besides the known ones. `salt`: of the client's prefix cache, divided further by a
+    client's own.
     """
     route = ROUTES[path]
     begin = end = 0
@@ -214,7 +214,6 @@ def _session(document: Mapping[str, Any]) -> str | None:
 
 
 def _whole(document: Mapping[str, Any], name: str) -> int | None:
-    """The number in a field, or None. Raises `Refusal` for anything but a number that all read alike."""
     value = document.get(name)
     if (isinstance(value, str) and WHOLE.fullmatch(value)) or (
         isinstance(value, float) and value.is_integer()

@@ -74,7 +74,7 @@ async def read_body(
     max_bytes: int,
     within_s: float,
 ) -> bytes:
-    """Read the whole body, after checking a declared length. `take` reserves bytes before they are kept.
+    """Read the whole body. `take` reserves bytes before they are kept.
 
     Raises `Refusal` for a body that is too large or slow, `HungUp` for one that ends early.
     """

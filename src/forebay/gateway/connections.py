@@ -140,9 +140,7 @@ class Listener(socket.socket):
 
 
 def within_files(spec: GatewaySpec) -> GatewaySpec:
-    """`spec` with as many connections as this process may open files for: beyond, none is accepted and no
-    replica is reached. Raises the process's own limit first.
-    """
+    """`spec` with as many connections as this process may open files for; raises its own limit first."""
     limits = spec.limits
     others = OTHER_FILES + (0 if spec.tls is None else MAX_HANDSHAKES)
     needed = limits.connections + min(limits.connections, limits.in_flight) + others

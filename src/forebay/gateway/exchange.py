@@ -77,8 +77,8 @@ class RelayedCall:
         return self.status != 0
 
     def used_tokens(self, taken: float) -> float:
-        """How many of the `taken` tokens were used: the replica's count. Without one: all, or, if the call
-        was rejected, the prompt if it was prefilled.
+        """How many of the `taken` tokens were used. Without the replica's count: all, or, if the call was
+        rejected, the prompt if it was prefilled.
         """
         prompt = self.asked.prompt_tokens
         if self.usage is not None and self.counted:

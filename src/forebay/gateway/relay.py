@@ -246,9 +246,6 @@ class Relay:
             raise
 
     async def _first_bytes(self, lease: ReplicaLease, response: PulledAnswer, tries: Tries) -> bytes:
-        """The first bytes for the client. Raises `EngineError` if they show that the replica failed, and
-        `Refusal` if the engine lacks the route.
-        """
         asked, head = tries.call.asked, response.answer_head
         # If two replicas answer 500, the request is to blame: the second answer is the client's.
         final = tries.number > 1 or tries.number == self._rules.attempts

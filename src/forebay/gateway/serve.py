@@ -191,7 +191,7 @@ def run_gateway(
     load: Callable[[], GatewaySpec] | None = None,
     path: Path | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; blocks the main thread. `announce` gets the URL once it listens.
+    """Serve until SIGTERM or Ctrl-C; blocks the main thread. `announce` gets the URL.
 
     `load` rereads the settings at `path`: changed keys apply at once. Raises `SettingError` for a port in
     use, a missing secret, or replicas without a permitted model.

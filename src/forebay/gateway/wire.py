@@ -82,8 +82,7 @@ def missing_in(body: bytes) -> Literal["model", "route"] | None:
     """What an engine's 404 means: no such model, no such path, or None, such as for a response that is not
     stored.
 
-    vLLM names the parameter or writes "The model `m` does not exist."; an unknown path is "Not Found", as in
-    FastAPI.
+    vLLM names the parameter or writes "The model `m` does not exist."; FastAPI's unknown path is "Not Found".
     """
     try:
         document: Any = orjson.loads(body)

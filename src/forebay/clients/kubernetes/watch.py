@@ -94,8 +94,8 @@ async def follow(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> AsyncGenerator[Objects | Trouble, None]:
-    """The collection now and after each change, or a `Trouble` while it is unknown. Never ends or raises for
-    the server's errors: it retries after a pause.
+    """The collection now and after each change, or a `Trouble` while it is unknown. Never ends: on the
+    server's errors, it retries after a pause.
     """
     import httpx2
     from lightkube.core.exceptions import ConfigError

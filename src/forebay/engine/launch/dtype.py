@@ -105,8 +105,7 @@ def measured_type(
 ) -> NumberType:
     """The type for an engine with `threads` threads on `cores`; blocks for some seconds the first time.
 
-    Needs the engine's environment. Results are stored. If the measurement fails, the processor's features
-    decide.
+    Needs the engine's environment. If the measurement fails, the processor's features decide.
     """
     file, key = _file(settings), _key(processor, threads)
     with locked(file.with_suffix(".lock")):

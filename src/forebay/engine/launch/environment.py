@@ -63,8 +63,8 @@ def environment_ready(settings: Settings) -> bool:
 def ensure_environment(settings: Settings, progress: Progress) -> None:
     """Create the environment unless it is ready; blocks for minutes then.
 
-    A partial or outdated one is replaced. Concurrent set-ups wait for each other. Raises `SetupError` with
-    the end of pip's log, and `SettingError` if others may write to its folders.
+    Concurrent set-ups wait for each other. Raises `SetupError` with the end of pip's log, and `SettingError`
+    if others may write to its folders.
     """
     for folder in (settings.home, settings.engine_env):
         check_nobody_else_writes(folder)
@@ -241,7 +241,7 @@ def model_ready(settings: Settings) -> bool:
 def ensure_default_model(settings: Settings, progress: Progress) -> Path:
     """Download and convert the default model unless it exists; blocks for about half a minute then.
 
-    Needs the engine's environment. Atomic. Raises `SetupError` with the end of the log.
+    Needs the engine's environment. Raises `SetupError` with the end of the log.
     """
     target = default_model(settings)
     if model_ready(settings):

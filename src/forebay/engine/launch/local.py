@@ -130,9 +130,8 @@ def local_places(
 ) -> Iterator[LocalPlaces]:
     """Places for up to `count` vLLM replicas on this machine for the duration of the block.
 
-    Installs a missing engine first. Replicas end with the block, also if this process is killed. Of
-    `settings.secret_variables` they get only vLLM's own key. Raises `SettingError`, also if the machine is
-    too small, and `SetupError`.
+    Installs a missing engine first. Replicas end with the block, also if this process is killed. Raises
+    `SettingError`, also if the machine is too small, and `SetupError`.
     """
     chosen, home = options or EngineOptions(), settings or load_settings()
     if not 1 <= count <= MAX_REPLICAS:

@@ -107,8 +107,7 @@ def run_logged(
 ) -> None:
     """Run `command`, append its output to `log` and pass each line to `detail`; blocks until it has ended.
 
-    `environment` is the command's whole environment (`Settings.child_environment`). Raises `SetupError` with
-    the log's tail on failure.
+    `environment` is the command's whole environment. Raises `SetupError` with the log's tail on failure.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     arguments = [str(part) for part in command]

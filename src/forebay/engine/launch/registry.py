@@ -108,10 +108,7 @@ SUPERVISOR_EXTRA_S = 5.0
 
 
 def end_processes(replicas: Sequence[LocalReplica], grace_s: float = GRACE_S) -> None:
-    """Terminate all replicas, wait, then kill the rest; blocks until all have ended.
-
-    A supervisor ends its own tree in order; if it is gone, its orphans get the signal directly.
-    """
+    """Terminate all replicas, wait, then kill the rest; blocks until all have ended."""
     waited: set[psutil.Process] = set()
     for replica in replicas:
         processes = replica.processes()

@@ -31,9 +31,7 @@ def thread_count(cores: int, quota: int | None = None) -> int:
 
 
 def compute_environment(python: Path, threads: int) -> dict[str, str]:
-    """The environment that makes vLLM compute with `threads` threads. Without Intel's runtime (x86 only),
-    threads sleep while they wait.
-    """
+    """Without Intel's runtime (x86 only), vLLM's threads sleep while they wait."""
     chosen = {
         "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",

@@ -187,8 +187,6 @@ def _sum(context: Budgeted, value: Any, attribute: str | None = None, start: flo
 
 
 def _per_item(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Charges per item: each may be created, and uses the arguments again (such as a path of any length)."""
-
     def per_item(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
         weight = context.weigh(args) + context.weigh(tuple(kwargs.values()))
         context.charge((ITEM + weight) * len(value))

@@ -106,8 +106,7 @@ class Budgeted(Context):
     def weigh(self, value: Any) -> int:
         """Charge for everything in `value`, and return how much that was.
 
-        Stops once the budget is spent, so a list that contains one list many times costs no more. Raises
-        jinja2's `UndefinedError` if `value` contains a missing field.
+        Stops once the budget is spent. Raises jinja2's `UndefinedError` if `value` contains a missing field.
         """
         before = self.work
         if type(value) is str:

@@ -207,8 +207,8 @@ HASH_BYTES = 16
 def request_id(event: Event, key: str, explicit: str | None) -> str:
     """The id of the request for `event`: a pure function of the record.
 
-    In this order: `explicit` (the pipeline's `id` template), the record's position in its source, a hash of
-    its raw bytes and key (32 hex digits of BLAKE2b).
+    In this order: `explicit` (the pipeline's `id` template), the record's position, a hash of its raw bytes
+    and key.
     """
     if explicit is not None:
         return explicit
