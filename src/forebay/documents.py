@@ -151,7 +151,6 @@ def _models_in(annotation: Any) -> list[Any]:
 
 
 def known_paths(spec: type[BaseModel], data: Any = None) -> list[Where]:
-    """The paths of all possible keys of `spec`, in the branches of unions that `data` selects."""
     return list(_paths(spec, data, (), 0))
 
 

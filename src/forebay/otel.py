@@ -133,7 +133,6 @@ class CountingExporter(SpanExporter):
         self._waiting = self._dropped = 0
 
     def room_for(self, spans: int) -> bool:
-        """Whether this many spans may be ended; if not, they count as dropped."""
         with self._lock:
             if self._waiting + spans <= self._most:
                 self._waiting += spans

@@ -70,7 +70,6 @@ def _free() -> Iterator[int]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether `host`, a name or address, is this machine; blocks for the name lookup. False if unknown."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -74,7 +74,6 @@ def _written(value: object, path: str, skipped: frozenset[str], depth: int) -> I
 
 
 def is_secret(text: str) -> bool:
-    """Whether a text sets a secret by name, or contains a key, a password or a URL with one."""
     name, equals, value = text.partition("=")
     named = SECRET_SETTING.match(f"{name}=") if not name.startswith("-") else SECRET_OPTION.match(name)
     if equals and named and not _plain(value):

@@ -86,7 +86,6 @@ INTERPRETER = re.compile(r"PATH|HOME|LANG|LC_\w+|TMPDIR|TZ|LD_LIBRARY_PATH|DYLD_
 
 
 def interpreter_environment() -> dict[str, str]:
-    """What another interpreter with our packages needs, in any working directory; no secrets."""
     found = {name: value for name, value in os.environ.items() if INTERPRETER.fullmatch(name)}
     if found.get("PYTHONPATH"):
         paths = filter(None, found["PYTHONPATH"].split(os.pathsep))

@@ -49,7 +49,6 @@ def escape_special_tokens(text: str) -> str:
 
 
 def between(before: str, after: str) -> str:
-    """What to put between two texts so that they do not form a special token: a blank, or nothing."""
     return " " if before and after and _MARK.match(before[-1] + after[0]) else ""
 
 
@@ -111,7 +110,6 @@ MAX_QUOTED = 60
 
 
 def quoted_value(value: object) -> str:
-    """A wrong value for a message, cut if it is long."""
     if isinstance(value, list | dict):
         # It may be nested more deeply than Python can write.
         return "a list" if isinstance(value, list) else "an object"

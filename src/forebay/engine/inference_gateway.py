@@ -100,7 +100,6 @@ class GatewayEngine:
         return completion
 
     async def _refuses_all(self, request: Request, within_s: float) -> bool:
-        """Requests that fail at once share a probe."""
         if self._probe is None or self._probe.done():
             probing = _failure(self._gateway, request.model, chat=request.prompt is None)
             self._probe = asyncio.get_running_loop().create_task(probing)

@@ -43,7 +43,6 @@ def most_prompt_tokens(request: Request) -> int:
 
 
 def most_answer_tokens(sampling: Sampling) -> int:
-    """Of all answers of a call. If `extra` has something else than a number, more than a budget pays for."""
     given = {"max_tokens": sampling.max_tokens, **sampling.extra}
     own, completion, n, best_of = (
         count if type(count) is int and count >= 0 else MAX_TOKENS

@@ -51,9 +51,7 @@ class ReplicaEngine(Protocol):
         timeout_s: float,
         deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
-    ) -> Completion:
-        """Like `Engine.complete`. `on_content` is called per chunk, or once for an answer in one piece."""
-        ...
+    ) -> Completion: ...
 
     async def close(self) -> None: ...
 

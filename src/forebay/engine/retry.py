@@ -280,6 +280,5 @@ def _elapsed_s(deadline: Deadline, sent_s: float, now_s: float) -> float:
 
 
 def jitter_unit(request_id: str, attempt: int) -> float:
-    """A number in [0, 1), always the same for one request and attempt."""
     name = f"{attempt}\0{request_id}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(name, digest_size=6).digest(), "big") / 2**48

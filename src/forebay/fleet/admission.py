@@ -258,7 +258,6 @@ class Admission(Generic[Item]):
         self._expired.append(entry[3])
 
     def _set_wake(self, queues: Vector, now_s: float) -> None:
-        """Set `wake_s` to when the first full replica has room again if nothing happens until then."""
         fleet = self._fleet
         excess = queues - fleet.hold_s
         excess[(fleet.waiting < fleet.prefill_slots) | (fleet.busy == 0)] = 0.0
@@ -286,7 +285,6 @@ class Admission(Generic[Item]):
         return False
 
     def _join(self, tenant: str, demand: RoutingRequest) -> float:
-        """Count a tenant's request; returns the seconds that its earlier ones take at its fair share."""
         before = self._tenants.get(tenant, 0)
         self._tenants[tenant] = before + demand.prompt_tokens
         speed_s = self._fleet.fit.speed.token_s / max(len(self._fleet.numbers()), 1)

@@ -55,8 +55,7 @@ class CacheMessage:
 def read_message(frames: Sequence[bytes]) -> CacheMessage:
     """Parse the events in `frames`, without unknown kinds, sliding windows and other memory tiers.
 
-    Time and memory are proportional to the frames, at most `MAX_MESSAGE_BYTES`. Raises only
-    `ProtocolViolation`.
+    Raises only `ProtocolViolation`.
     """
     if len(frames) != 3 or len(frames[1]) != 8 or sum(map(len, frames)) > MAX_MESSAGE_BYTES:
         raise ProtocolViolation("expected three frames: a topic, 8 bytes of sequence number, and the events")
@@ -178,8 +177,6 @@ MAX_BLOCKS = 16_384
 
 
 class BlockUsage:
-    """Text blocks in the order of their last use, at most `MAX_BLOCKS`."""
-
     def __init__(self) -> None:
         self._used: OrderedDict[int, float] = OrderedDict()
 

@@ -91,8 +91,6 @@ def _by_url(value: Any) -> Any:
 
 
 def _checked(check: Callable[[str], object], prefix: str) -> AfterValidator:
-    """A validator that raises the `SettingError` of `check` without its prefix: the key is named already."""
-
     def checked(text: str) -> str:
         try:
             check(text)

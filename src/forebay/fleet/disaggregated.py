@@ -48,7 +48,6 @@ def prefill_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def none_prefills(prefill: FleetClient) -> bool:
-    """Whether no replica works. One that was not checked yet may; an unreadable list counts as none."""
     return not prefill.usable and (prefill.probed or bool(prefill.fault))
 
 
@@ -109,7 +108,6 @@ class DisaggregatedEngine:
     async def complete(
         self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
-        """As `Engine.complete`; `timeout_s` applies to each of the two calls."""
         deadline = deadline or Deadline()
         handover: KvHandover = "no_server"
         failed = self._decode.has_failed(request.id)

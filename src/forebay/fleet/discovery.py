@@ -228,9 +228,9 @@ def discover_model(
     """Find the model to request and check that the replicas serve it; blocks.
 
     One replica that answers is enough. The context is the shortest of all replicas, None if none reports one.
-    If there is no replica at present, `wanted` is accepted. Passing failures are retried by `retry` until
-    `deadline_s`; then `PipelineFailed` is raised. `SettingError` is raised for other failures, an unreadable
-    list, and if no replica that answers serves the model. `keys` are the settings to name in messages.
+    Without replicas, `wanted` is accepted. Passing failures are retried by `retry` until `deadline_s`; then
+    `PipelineFailed` is raised. `SettingError` is raised for other failures, an unreadable list, and if no
+    replica that answers serves the model. `keys` are the settings to name in messages.
     """
     url_key, model_key = keys
     key = None if api_key is None else read_secret(api_key)

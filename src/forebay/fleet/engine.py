@@ -106,8 +106,6 @@ PromptElsewhere = Callable[[], Awaitable[Request]]
 
 
 class PlacementDeadline(Deadline):
-    """A deadline that begins with the call, not with the place."""
-
     __slots__ = ("_of",)
 
     def __init__(self, deadline: Deadline) -> None:

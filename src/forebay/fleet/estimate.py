@@ -47,10 +47,8 @@ def prefill_s(fleet: ReplicaTable, demand: RoutingRequest, cached: Vector) -> Ve
 
 
 def stall_s(fleet: ReplicaTable, work_s: Vector) -> Vector:
-    """Seconds of waiting that a prompt of `work_s` costs the requests before it.
-
-    It counts by its share of the time their answers take: one step is negligible among hundreds, a prefill of
-    many seconds is not.
+    """Seconds of waiting that a prompt of `work_s` costs the requests before it, by its share of their time:
+    one step is negligible among hundreds, a prefill of many seconds is not.
     """
     stalled: Vector = work_s * work_s
     stalled /= work_s + fleet.answer_s

@@ -113,9 +113,8 @@ class Health:
     ) -> None:
         """Count a failure that seems to be the replica's fault, of a request sent in `epoch`.
 
-        As many failures are needed as requests are still `in_flight`, since some of many may fail in a row by
-        chance. `source`: who sent it; None: unrelated to any other. `at_least_s`: the pause the replica asked
-        for.
+        As many failures are needed as requests are still `in_flight`: some may fail in a row by chance.
+        `source`: who sent it. `at_least_s`: the pause the replica asked for.
         """
         if epoch != self.epoch or self.state == "shut":
             return

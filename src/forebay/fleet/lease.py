@@ -92,7 +92,6 @@ class ReplicaLease:
 
     @property
     def engine(self) -> ReplicaEngine:
-        """A client of the replica, for requests whose answer is read as one object."""
         return self._replica.connection.engine
 
     def why(self, policy: str, available: int, avoided: int) -> RouteReasons:
@@ -253,8 +252,8 @@ class ReplicaLease:
             self.on_lost()
 
     def _others(self) -> int:
-        """How many other requests the replica may have held when it refused this one: the earlier ones that
-        were not refused since, or the present ones, since calls overtake each other.
+        """How many other requests the replica may have held when it refused this one: the earlier ones not
+        refused since, or the present ones, since calls overtake each other.
         """
         refused = self._replica.refusals.seen - self._refused_before
         return max(self._there - refused, int(self._fleet.requests[self.number])) - 1

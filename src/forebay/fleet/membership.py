@@ -108,7 +108,6 @@ class Membership:
         return sum(len(replica.leases) for replica in self.rows.values())
 
     def works(self, model: str | None = None) -> bool:
-        """Whether a replica answers requests for `model` or is being started for them."""
         awaited = self._config.scaled and not self.replicas
         return awaited or any(replica.works and serves(replica, model) for replica in self.rows.values())
 

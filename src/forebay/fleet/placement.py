@@ -196,7 +196,6 @@ class Placements:
                 timer.cancel()
 
     def _count(self, waiting: WaitingRequest, now_s: float, *, counts: bool) -> None:
-        """Count its waiting time and refuse it if its deadline is over. `counts`: time from now on counts."""
         waiting.deadline.wait(now_s, counts=counts)
         if waiting.deadline.left_s(now_s) <= 0:
             self._expire(waiting)

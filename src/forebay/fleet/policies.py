@@ -217,8 +217,8 @@ def make_policy(name: str, *, seed: int = 0, instead: Policy | None = None) -> P
     """Return the policy of this name. Raises `SettingError`, also for a package's policy that cannot be
     created.
 
-    If a policy of another package raises in `choose` or returns an unavailable replica, `ForebayError` names
-    it; with `instead`, that policy chooses then, and a warning is logged once.
+    If a package's policy raises in `choose` or returns an unavailable replica, `ForebayError` names it; with
+    `instead`, that policy chooses then.
     """
     make = POLICIES.find(name)
     if make is None:

@@ -60,7 +60,6 @@ class PrefixIndex:
         return sum(1 for block in set(self._rings[replica]) if self._table.get(block, 0) & bit)
 
     def match(self, blocks: Sequence[int]) -> NDArray[np.float64]:
-        """For each replica, how many of the blocks it holds from the first on without a gap."""
         depths = np.zeros(len(self._capacities))
         held = self._everyone
         get = self._table.get
@@ -118,9 +117,6 @@ class PrefixIndex:
         self._hands[replica] = self._forgotten[replica] = 0
 
     def _close_ranks(self, replica: int) -> None:
-        """Free the places of forgotten blocks: a block that was added again has two, and would be evicted too
-        early.
-        """
         ring, hand, held = self._rings[replica], self._hands[replica], self._alone[replica]
         newest_first = reversed(ring[hand:] + ring[:hand])
         kept = dict.fromkeys(block for block in newest_first if self._table.get(block, 0) & held)

@@ -161,7 +161,6 @@ class Probes:
         self._sync(replica)
 
     async def _check_limit(self, replica: Replica) -> None:
-        """Find out whether the number of requests caused the refusals: several passed probes refute it."""
         limit = replica.refusals
         while replica.must_probe_limit(limit):
             if await self.fault(replica):

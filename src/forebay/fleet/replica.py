@@ -109,9 +109,7 @@ class Replica:
 
     @property
     def _older(self) -> int:
-        """Requests sent before it was last shut, while its number is limited: they take no place from
-        requests that test it.
-        """
+        """Requests sent before it was last shut: they take no place from requests that test it."""
         if math.isinf(self.health.limit):
             return 0
         return sum(lease.epoch != self.health.epoch for lease in self.leases)
@@ -240,7 +238,6 @@ class Replica:
         return max(self.progress.moved_s, min(sent_s, default=math.inf))
 
     def patience_s(self, least_s: float, now_s: float) -> float:
-        """How long it may be silent. Its pace is unknown before the first token."""
         if self.row is None or not self._has_begun:
             return PATIENCE * least_s
         if now_s - self.given_up_s < PERHAPS_SLOW_S:
@@ -287,9 +284,6 @@ class Replica:
         self._working += 1
 
     def tokens(self, lease: TrackedRequest, tokens: int, now_s: float, *, first: bool) -> bool:
-        """Count more content; `first`: the first since its first token. Returns whether its limit has
-        changed.
-        """
         gap_s = now_s - lease.moved_s
         self.progress.continued(lease, now_s)
         self.health.sign(now_s)
@@ -325,7 +319,7 @@ class Replica:
         """Count a refusal, with `others` there; returns whether it counts against the replica.
 
         It does not if the replica works on the others, and only once for requests sent at the same time. The
-        replica is paused as it asks only if it takes none at present and refuses a probe, too.
+        replica is paused as it asks only if it takes none and refuses a probe, too.
         """
         together = sent_s < self._refused_s
         if not together:

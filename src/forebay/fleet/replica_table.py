@@ -173,7 +173,6 @@ class ReplicaTable:
 
     @contextmanager
     def only(self, replicas: Sequence[int]) -> Iterator[None]:
-        """Make all others unavailable within the block. Changes to these last."""
         others = self.available.copy()
         others[list(replicas)] = False
         if not others.any():

@@ -39,7 +39,6 @@ class RoutingRequest:
 
 
 def new_tokens(demand: RoutingRequest, cached: float) -> float:
-    """How many tokens the prompt adds to the KV cache of a replica that has `cached` of them."""
     return demand.prompt_tokens - (0.0 if demand.transferred else float(cached))
 
 
@@ -94,10 +93,7 @@ def message_text(role: str, content: object) -> str:
 
 
 def text_blocks(text: str, block_chars: int = BLOCK_CHARS) -> tuple[int, ...]:
-    """Hashes of the whole blocks of `text`, each including all text up to its end.
-
-    Two texts share exactly the blocks of their common beginning. Linear in the text, at most `MAX_BLOCKS`.
-    """
+    """Hashes of the whole blocks of `text`, at most `MAX_BLOCKS`, each including all text up to its end."""
     data = text[: MAX_BLOCKS * block_chars].encode("utf-32-le", "surrogatepass")
     size = 4 * block_chars
     running = blake2b(digest_size=8)
@@ -109,8 +105,6 @@ def text_blocks(text: str, block_chars: int = BLOCK_CHARS) -> tuple[int, ...]:
 
 
 class TokenEstimate:
-    """Characters per token, learned from replicas' counts."""
-
     def __init__(self) -> None:
         self.chars_per_token = CHARS_PER_TOKEN
 

@@ -114,8 +114,8 @@ class ServedModels:
             self._changed(replica.row)
 
     async def refresh(self) -> None:
-        """Ask all replicas in use for their models, at most once in `REFRESH_PAUSE_S`. Concurrent calls share
-        one round; a replica that does not answer keeps its last list.
+        """Ask all replicas in use for their models, at most once in `REFRESH_PAUSE_S`; concurrent calls share
+        one round. A replica that does not answer keeps its last list.
         """
         now_s = self._clock.monotonic_s()
         running = self._refresh is not None and not self._refresh.done()

@@ -346,9 +346,6 @@ class Gateway:
                         return
 
     async def _answered(self, call: RelayedCall, usage: Usage, send: Send, *, last: bool) -> bool:
-        """Answer `call` within its key's tokens. If no replica can, return False, or raise for the `last`
-        model.
-        """
         assert self._relay is not None
         asked = call.asked
         cost = asked.tokens(self._models.context(asked.model))

@@ -69,7 +69,7 @@ class Hosts:
         self._names = frozenset(name.lower() for name in names)
 
     def allow(self, host: bytes | None, address: str) -> bool:
-        """Whether a request with this `Host` may come to this address. Browsers always send one."""
+        """Whether a request with this `Host` may be sent to this address. Browsers always send one."""
         if host is None:
             return True
         name = _without_port(host.decode("latin-1").strip().lower()).rstrip(".")

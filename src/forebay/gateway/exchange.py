@@ -131,7 +131,6 @@ class Exchange:
 
     @property
     def unread(self) -> int:
-        """Bytes of the body that may still arrive; a large number without a declared length."""
         if self.body_read:
             return 0
         if b"transfer-encoding" in self.headers:

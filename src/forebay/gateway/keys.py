@@ -77,7 +77,6 @@ class DayBudget:
         return 0.0 if self._used.get(self._day, 0.0) < self._limit else (DAY_MS - wall_ms % DAY_MS) / 1000
 
     def add(self, tokens: float) -> None:
-        """Add tokens to the day of the last `wait_s` (negative: give back). A new day starts at 0."""
         self._used[self._day] = max(0.0, self._used.pop(self._day, 0.0) + tokens)
         if len(self._used) > MAX_DAYS:
             del self._used[next(iter(self._used))]

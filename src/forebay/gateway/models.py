@@ -33,8 +33,6 @@ class Alias:
 
 
 class ModelNames:
-    """Resolves names to models of `fleet`. `absent_s`: how long to wait for a first replica."""
-
     def __init__(
         self, fleet: FleetClient, aliases: Mapping[str, Alias] | None = None, *, absent_s: float = 0.0
     ) -> None:

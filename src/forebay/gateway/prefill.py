@@ -159,9 +159,6 @@ def prefill_body(body: bytes) -> bytes:
 
 
 def decode_body(body: bytes, kv_transfer: Mapping[str, Any]) -> bytes:
-    """`body` for the replica that takes over the KV cache. It must be an object with members, without
-    KV-cache fields.
-    """
     member = orjson.dumps(KV_TRANSFER) + b":" + orjson.dumps(kv_transfer)
     return body[: body.rindex(b"}")] + b"," + member + b"}"
 

@@ -181,7 +181,6 @@ class Relay:
         return any(not why and url not in tried for url, why in replicas.items())
 
     def _prefills_for(self, call: RelayedCall, *, first: bool) -> Prefills | None:
-        """The prefill replicas; None, with the reason in the call, if the same replica prefills."""
         prefills, asked = self._prefills, call.asked
         if prefills is None or not asked.answers:
             return None

@@ -49,7 +49,6 @@ class StreamPace:
 async def post(
     client: HttpClient, url: str, call: RelayedCall, body: bytes, attempt: Attempt, *, connect_s: float
 ) -> PulledAnswer:
-    """Send `body`, that of `call` or derived from it; return after the head of the answer."""
     return await client.server(url).open_post(
         call.asked.path,
         body,

@@ -39,7 +39,6 @@ def prompt_of(document: Document) -> tuple[str, int]:
 
 
 def input_of(document: Document) -> tuple[str, int]:
-    """The texts to embed; vLLM also embeds a conversation (`messages`)."""
     if "input" not in document and "messages" in document:
         return messages_of(document)
     return _prompt(document.get("input"), "input")

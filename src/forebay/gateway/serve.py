@@ -98,7 +98,6 @@ class GatewayServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def begin_drain(self) -> None:
-        """Drain, then stop; a second call stops at once."""
         if self._draining is None:
             LOG.info("draining: %d requests in flight", self._gateway.in_flight)
             self._gateway.drain()

@@ -33,8 +33,7 @@ class Attempt:
 
     def failed(self, cause: str) -> None: ...
 
-    def answered(self, status: int, head: bytes = b"", tail: bytes = b"") -> None:
-        """The answer is complete. `head` and `tail`: its first and last bytes if it is JSON."""
+    def answered(self, status: int, head: bytes = b"", tail: bytes = b"") -> None: ...
 
 
 class RequestTrace:

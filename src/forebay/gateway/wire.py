@@ -36,8 +36,6 @@ MAX_EVENT_BYTES = 65_536
 
 
 class UsageFilter:
-    """Removes the event with the token count from a stream whose client did not ask for it."""
-
     def __init__(self) -> None:
         self._rest = b""
 
@@ -106,7 +104,6 @@ def missing_in(body: bytes) -> Literal["model", "route"] | None:
 
 
 def broken_off(dialect: Dialect, events: int, why: str = BROKEN_OFF) -> bytes:
-    """The last event of a stream that broke off after `events` events, in the format of the API."""
     code = "replica_failed" if why == BROKEN_OFF else "cut_off"
     match dialect:
         case "anthropic":

@@ -71,7 +71,6 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, call: HttpCall, reader: Reader) -> None:
-        """If the connection is closed, `finished` is called at once."""
         self._reader = reader
         self._sent_s = self._last_s = self._loop.time()
         self._headers = []

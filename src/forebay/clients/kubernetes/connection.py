@@ -102,7 +102,6 @@ def refusal(code: int, reason: str, body: bytes) -> ApiRefusal:
 
 
 def of_status(status: Any) -> ApiRefusal:
-    """The refusal in a Status object, which a watch sends as its last event."""
     found = status if isinstance(status, Mapping) else {}
     code = found.get("code")
     return ApiRefusal(code if isinstance(code, int) else 500, plain(str(found.get("message", ""))))

@@ -63,8 +63,6 @@ class ServeApplication:
 
 @dataclass(frozen=True, slots=True)
 class ServeInstance:
-    """`settings`: what a submission must repeat to keep; empty if Serve does not run yet."""
-
     applications: Mapping[str, ServeApplication]
     settings: Mapping[str, Any]
 

@@ -138,7 +138,6 @@ class S3Client:
         return [each["Key"].removeprefix(f"{prefix}/") for each in self._objects(prefix)]
 
     def delete(self, prefix: str, *, keep: Callable[[Entry], bool] = lambda entry: False) -> None:
-        """Delete all below the folder `prefix` except those to `keep`, and abort incomplete uploads."""
         self.abort_uploads(prefix)
         keys = [{"Key": each["Key"]} for each in self._objects(prefix) if not keep(_entry(each, prefix))]
         for at in range(0, len(keys), DELETED_AT_ONCE):

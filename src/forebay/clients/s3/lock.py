@@ -103,7 +103,6 @@ class Claim:
         return "take" if now_s - self._since_s >= LEASE_S else "wait"
 
     def unanswered(self) -> None:
-        """The store may not answer the holder either: count the silence from zero."""
         self._since_s = None
 
 

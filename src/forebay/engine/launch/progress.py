@@ -22,9 +22,7 @@ STILL_AT_IT_S = 30.0
 
 
 class Progress(Protocol):
-    def step(self, title: str) -> AbstractContextManager[Callable[[str], None]]:
-        """Entered when the step begins, left when it ends; the function takes a line of detail."""
-        ...
+    def step(self, title: str) -> AbstractContextManager[Callable[[str], None]]: ...
 
 
 class Silent:

@@ -51,9 +51,6 @@ class LocalReplica(BaseModel):
         return is_same(self.pid, self.born_s)
 
     def processes(self) -> set[psutil.Process]:
-        """Its running processes, also those whose parents died, without other programs with reused process
-        ids.
-        """
         if self.alive:
             return session_members(self.pid) | descendants(self.pid)
         known = {psutil.Process(pid) for pid, born_s in self.members if is_same(pid, born_s)}

@@ -131,7 +131,6 @@ class Replicas(Sequence[str]):
             registered.pop(replica.id, None)
 
     def kill(self, index: int) -> None:
-        """SIGKILL all processes of one replica, as a crash would; blocks until they are gone."""
         replica = self._replicas[index]
         kill(replica.processes())
         self._reap(replica)

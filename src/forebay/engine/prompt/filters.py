@@ -27,9 +27,6 @@ MAX_NUMBER_CHARS = 400
 
 
 def _of_numbers(name: str) -> Callable[..., bool]:
-    """Jinja's test `name` for numbers only: with a text, its `%` would be Python's formatting, of any
-    width."""
-
     jinja_test = cast(Callable[..., bool], JINJA_TESTS[name])
 
     def test(value: Any, *args: Any) -> bool:

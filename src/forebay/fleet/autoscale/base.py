@@ -110,8 +110,6 @@ class ScalingPolicy(Protocol):
 
 @runtime_checkable
 class Remembers(Protocol):
-    """Optional methods of a policy, to keep its state over a restart."""
-
     def remembers(self) -> Mapping[str, object]:
         """State worth keeping, as JSON, without what a pause invalidates."""
         ...

@@ -108,7 +108,6 @@ class DeadlinePolicy:
         return min(self._start_s + self._timings.drain_s, LONGEST_HOLD_S)
 
     def _blind_s(self, slo_s: float) -> float:
-        """A replica started for arrivals within this time cannot answer them in time."""
         return max(self._lead_s + self._timings.interval_s - slo_s, 2 * self._timings.interval_s)
 
     def learn(self, begin_s: float, end_s: float, arrived: Sequence[tuple[str, Tokens]]) -> None:
@@ -168,7 +167,6 @@ class DeadlinePolicy:
         return Decision(held, why)
 
     def _may_rest(self, signals: Signals) -> bool:
-        """Whether nothing waited or arrived for as long as a start takes, and arrivals can wait for one."""
         if signals.backlog or signals.running > 0:
             return False
         start_s = self._lead_s + self._timings.interval_s
@@ -195,8 +193,8 @@ class DeadlinePolicy:
         return need
 
     def _after_lead(self, signals: Signals) -> tuple[list[tuple[float, float]], float]:
-        """The backlog at the end of the lead that can still be in time, as (due in seconds from then, work),
-        and the work that is late by then.
+        """The backlog at the end of the lead that can still be in time, as (seconds from then, work), and
+        late work.
         """
         lead_s = self._lead_s
         ready_in_s = [0.0] * signals.ready

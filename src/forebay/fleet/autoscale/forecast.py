@@ -110,8 +110,6 @@ class SeasonMemory:
 
 @dataclass(frozen=True, slots=True)
 class ForecastMemory:
-    """What survives a restart: the errors of the four forecasts, and the season."""
-
     errors: Annotated[tuple[Amount, ...], Field(min_length=len(NAMES), max_length=len(NAMES))]
     season: SeasonMemory
 

@@ -40,8 +40,7 @@ _SPEED_MEMORY: TypeAdapter[SpeedMemory] = TypeAdapter(SpeedMemory)
 class LearnedSpeed:
     """A `Speed` that starts as assumed and is corrected by one factor: replica seconds over work done.
 
-    Time counts while no replica has room for more; other time gives a lower bound only. The ratio of a prompt
-    token to an answer token stays as assumed.
+    Time counts while no replica has room for more; other time gives a lower bound only.
     """
 
     def __init__(self, assumed: ReplicaSpeed) -> None:

@@ -30,9 +30,9 @@ class WaitingRecords:
 class DemandReport:
     """The state of one subtask at `at_ms` by the wall clock.
 
-    `arrived` and `done` are totals since it began; `by_class` includes restored events. Prompts count whole:
-    cache hits are part of the replicas' speed. `at_replicas`: requests in flight by URL, also at leaving
-    replicas; `usable`: replicas that may get requests; `full`: none has room.
+    `arrived` and `done` are totals since it began; `by_class` includes restored events. `at_replicas`:
+    requests in flight by URL, also at leaving replicas; `usable`: replicas that may get requests; `full`:
+    none has room.
     """
 
     at_ms: int

@@ -127,7 +127,6 @@ def memory_of(
 
 
 def holds_for(settings: ScalingSettings, model: str) -> dict[str, str | float]:
-    """What learned numbers are valid for: replicas of this model, relative to the assumed speed."""
     return {"model": model, "prompt_s": settings.speed.prompt_s, "output_s": settings.speed.output_s}
 
 
@@ -180,7 +179,6 @@ def limits_of_pools(limits: ScalingLimits, parts: Sequence[int]) -> tuple[Scalin
 
 
 def _split(number: int, parts: Sequence[int]) -> list[int]:
-    """By largest remainders, and at least one for each."""
     exact = [Fraction(number * each, sum(parts)) for each in parts]
     found = [max(int(each), 1) for each in exact]
     while sum(found) < number:
