@@ -39,6 +39,7 @@ def wrong(message: str) -> PydanticCustomError:
 
 
 def check_together(problems: Iterable[tuple[str, str]]) -> None:
+    """Raise the mistakes in a combination of settings, each with the path of its key."""
     found = list(problems)
     if found:
         message = "; ".join(f"{key}: {text}" for key, text in found)

@@ -75,7 +75,7 @@ class RetryBudget:
         while self._waiting:
             turn = self._waiting[0]
             if turn.done():
-                # Its time was over.
+                # It timed out.
                 self._waiting.popleft()
                 continue
             if self._left >= 1:

@@ -95,7 +95,7 @@ class Health:
         if first and self.limit < math.inf:
             self.limit += 1
             self._wait_s = max(self._rules.first_wait_s, self._wait_s / 2)
-            # A replica that never failed has nothing more to prove.
+            # A replica that never failed needs no slow start.
             if not self.epoch or self.limit > self._rules.start_tokens:
                 self.limit = math.inf
                 self.why = ""
@@ -217,11 +217,11 @@ class ReportCheck:
 
 
 PATIENCE = 4.0
-"""It is given up after this many times its recent time."""
+"""A request is given up after this many times the recent time."""
 PROGRESS_FADE = 1 / 50
 STALE_S = 1.0
 GIVEN_UP = 0.5
-"""What was given up counts as having taken this share of its time, so the next gets twice as long."""
+"""A request given up counts as this share of its time, so the next one gets twice as long."""
 
 
 class TrackedRequest(Protocol):

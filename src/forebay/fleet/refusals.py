@@ -1,4 +1,4 @@
-"""How many requests a replica takes that refuses some, and whether it is shut."""
+"""How many requests a busy replica takes, and whether it is shut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One replica of a fleet: its state, and what follows for its requests."""
+"""One replica of a fleet: its state, its limits and its requests."""
 
 from __future__ import annotations
 

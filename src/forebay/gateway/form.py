@@ -68,7 +68,7 @@ def _field(head: bytes, begin: int, end: int) -> FormField:
     given = [value for name, _, value in lines if name.strip().lower() == b"content-disposition"]
     found = _parameters(given[0]) if len(given) == 1 else Message()
     field = found.get_param("name")
-    # Of two names, parsers take either.
+    # If a field has two names, parsers differ in which one they use.
     names = [name for name, _ in found.get_params([]) if name.lower().startswith("name")]
     if not isinstance(field, str) or len(names) != 1:
         raise _not_a_form("a part has not one Content-Disposition with one name")

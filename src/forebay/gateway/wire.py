@@ -42,7 +42,7 @@ class UsageFilter:
     def pass_on(self, chunk: bytes) -> bytes:
         """The events that `chunk` completes; a longer one than `MAX_EVENT_BYTES` is passed on in pieces."""
         data, kept, begin = self._rest + chunk, [], 0
-        # What is left of before has no end of an event, but may have its beginning.
+        # The rest of earlier chunks has no end of an event, but may have its beginning.
         for end in EVENT_END.finditer(data, max(0, len(self._rest) - 3)):
             event = data[begin : end.end()]
             if not _is_count(event):

@@ -31,8 +31,8 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
-    """Requests with their own SLO: the first token is due `slo_s` after the request, plus the time to prefill
-    the prompt on an idle replica.
+    """Requests with their own SLO: the first token is due `slo_s` after the request, plus the time of its
+    prefill.
     """
 
     name: str = DEFAULT_CLASS
@@ -151,9 +151,7 @@ class ReplicaSpeed:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds: a boot until the first request, the slow warm-up after it, a drain, the time between
-    decisions.
-    """
+    """Seconds: a boot until the first request, the warm-up after it, a drain, the time between decisions."""
 
     boot_s: float = 60.0
     warm_up_s: float = 0.0

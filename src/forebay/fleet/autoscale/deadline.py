@@ -133,7 +133,7 @@ class DeadlinePolicy:
         for stream in self._streams.values():
             stream.forecast.wall_ahead_s = 0.0 if signals.wall_s is None else signals.wall_s - now_s
         if now_s - last_s > LONGEST_GAP_S:
-            # When they came in that time is unknown, and whether they are all.
+            # It is unknown when they arrived, and whether there are more.
             for stream in self._streams.values():
                 stream.forecast.resume()
         elif now_s > last_s:
@@ -157,7 +157,7 @@ class DeadlinePolicy:
             needed = 1
         if needed and self._may_rest(signals):
             needed = 0
-        # Booting replicas have cost little yet: they go as soon as they are not needed.
+        # Booting replicas have cost little yet: they are stopped as soon as they are not needed.
         held = max(self._brief.add(needed, now_s), min(self._hold.add(needed, now_s), signals.ready))
         why = f"{sum(work for _, work in left):.0f} s of work wait in {lead_s:.0f} s, {coming:.1f}/s come"
         if late_s:

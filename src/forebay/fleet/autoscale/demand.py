@@ -195,9 +195,7 @@ def _growth(before: dict[str, Tokens], now: Mapping[str, Tokens]) -> Tokens:
 
 
 def _change(before: Tokens, now: Tokens) -> Tokens:
-    """The growth of a queue; may be negative. Each request counts as the mean: a better estimate is no
-    arrival.
-    """
+    """The growth of a queue; may be negative. Each request counts as the mean of those that wait."""
     of, more = now if now.requests > 0 else before, now.requests - before.requests
     if not more:
         return Tokens()

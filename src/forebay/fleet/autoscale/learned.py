@@ -80,7 +80,7 @@ class LearnedSpeed:
 
     def _learn(self, replicas_s: float, work_s: float) -> None:
         if not self._work_s and not work_s:
-            # The first answers are still to come: their replicas have only just started.
+            # There are no answers yet: the replicas have only just started.
             return
         kept = max(0.0, 1 - replicas_s / MEMORY_S)
         self._spent_s = self._spent_s * kept + replicas_s
@@ -99,7 +99,7 @@ _MIX_MEMORY: TypeAdapter[dict[str, tuple[Amount, Amount, Amount]]] = TypeAdapter
 
 
 class ClassMix:
-    """Shares of recent requests and tokens among `classes`. All is of the first class until there are any."""
+    """Shares of recent requests and tokens among `classes`; without any, everything is of the first class."""
 
     def __init__(self, classes: Sequence[ServiceClass]) -> None:
         self._classes = tuple(classes)

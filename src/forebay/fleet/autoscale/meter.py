@@ -260,8 +260,8 @@ _COST_MEMORY: TypeAdapter[CostMemory] = TypeAdapter(CostMemory)
 
 
 class RecordCost:
-    """The expected cost of a record: the last estimate; before that `assumed` tokens for prompt and answer
-    each.
+    """The expected cost of a record: the last estimate; before that `assumed` tokens for prompt and
+    answer.
     """
 
     def __init__(self, assumed: float) -> None:
