@@ -168,7 +168,7 @@ def _session(pid: int) -> int | None:
 
 
 def raise_file_limit(needed: int) -> int:
-    """Let this process open `needed` files if the hard limit allows it; return how many of them it may."""
+    """Let this process open `needed` files if the hard limit allows it; return how many it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return needed

@@ -85,7 +85,6 @@ class Journal:
 
     @property
     def failures(self) -> int:
-        """Reads, writes and evictions that SQLite rejected, and answers dropped because of `MAX_WAITING`."""
         return self._failures
 
     async def get(self, request_hash: str) -> Completion | None:

@@ -174,9 +174,7 @@ MIN_NAMED_S = 1.0
 
 
 def names_time(error: EngineError) -> bool:
-    """Whether the engine sent a `Retry-After` of a second or more. A shorter one means "at once": many
-    requests would return without end.
-    """
+    """Whether the engine sent a `Retry-After` of a second or more. A shorter one means "at once"."""
     return error.retry_after_s is not None and error.retry_after_s >= MIN_NAMED_S
 
 

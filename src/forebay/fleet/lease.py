@@ -235,7 +235,6 @@ class ReplicaLease:
             self._replica.missed(self.sent_s, self._clock.monotonic_s())
 
     def mark_failed(self, error: EngineError) -> None:
-        """Hold a failure without blame against the replica after all: another one has answered."""
         self._replica.health.failed(self.epoch, str(error), self._clock.monotonic_s())
         self._changed(self)
 

@@ -1,8 +1,8 @@
 """The fields of a body that clients may send, and how much of a body becomes prompt.
 
 Allowed are those of OpenAI's and Anthropic's APIs, and those of vLLM 0.32 and SGLang that concern the request
-alone. Not allowed are fields that choose an engine's id for a request, its place in the queue, another
-request's state, a template or code; `relay.fields` allows more.
+alone; `relay.fields` allows more. Not allowed are fields that choose an engine's id for a request, its place
+in the queue, another request's state, a template or code.
 """
 
 from __future__ import annotations

@@ -67,9 +67,7 @@ class Prefills:
         return none_prefills(self._fleet) or (bool(served) and model not in {one.name for one in served})
 
     async def prefill(self, call: RelayedCall) -> Prefilled:
-        """Prefill the prompt; try another replica if one fails. Never raises for replicas. Cancelling ends
-        the request there, too.
-        """
+        """Prefill the prompt; try another replica if one fails. Never raises for replicas."""
         found = await while_some_prefill(self._any(call), lambda: self.none_works(call.asked.model))
         return found or Prefilled("no_server")
 

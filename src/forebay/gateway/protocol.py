@@ -192,8 +192,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _send_error(self, status: int, code: str, message: str) -> None:
-        """Answer without the application and close; in mid-answer, only close. A client that still sends
-        reads no answer, so it may finish for a moment.
+        """In mid-answer, only close. A client that still sends reads no answer, so it may finish for a
+        moment.
         """
         self._cancel_timer()
         self._error_sent = True

@@ -139,8 +139,8 @@ def _reason(error: Exception) -> str:
 async def each_address(url: str) -> tuple[str, ...]:
     """`url` once for each address of its host, sorted; IPv4 addresses if there are any.
 
-    Unchanged for one address, for `https` (certificates have no address), and if it is no URL. Raises
-    `DeployError` if the name has no address.
+    Unchanged for one address, for `https` (certificates have no address), and for other texts than URLs.
+    Raises `DeployError` if the name has no address.
     """
     try:
         parsed = URL(url)
