@@ -20,9 +20,7 @@ class Clock(Protocol):
         """Since the Unix epoch; may jump."""
         ...
 
-    def wall_us(self) -> int:
-        """Since the Unix epoch; may jump."""
-        ...
+    def wall_us(self) -> int: ...
 
 
 class SystemClock:

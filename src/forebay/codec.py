@@ -1,5 +1,4 @@
-"""Events, results and dead letters as bytes, between processes and in checkpoints; and the state of operators
-and sources.
+"""Events, results, dead letters and the state of operators and sources as bytes.
 
 A record is a msgpack array `[tag, field, …]` with a tag per class. State is `[FORMAT, value, …]`.
 """
@@ -35,11 +34,11 @@ PLAIN: dict[type, Callable[[Any], object]] = {
 }
 
 FORMAT = 4
-"""Format of everything in checkpoints and in `run.json`. Increase it with every change of what is kept;
-others are refused."""
+"""Format of everything in checkpoints and in `run.json`. Increase it with every change; others are
+refused.
+"""
 
 DAMAGED = (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException)
-"""What unpacking damaged state raises."""
 
 Record = Event | DeadLetter | Result | KeyedEvent
 
@@ -57,7 +56,7 @@ def encode(value: Record) -> bytes:
 def decode(data: bytes | Sequence[int]) -> Any:
     """The inverse of `encode`. Raises `MalformedRecord` for other bytes.
 
-    Also takes a list of Java's bytes (-128 to 127), as PyFlink's `execute_and_collect` returns them.
+    Also takes a list of Java's bytes (-128 to 127), as from PyFlink's `execute_and_collect`.
     """
     try:
         if not isinstance(data, bytes):
@@ -86,8 +85,7 @@ def pack_state(*values: object) -> bytes:
 def unpack_state(data: bytes, what: str) -> list[Any]:
     """The values given to `pack_state`; tuples become lists.
 
-    Runs nothing in `data`, and takes only a few times its length of memory. Raises `ForebayError`, naming
-    `what`, for another format or damaged bytes.
+    Raises `ForebayError`, naming `what`, for another format or damaged bytes.
     """
     try:
         values: list[Any] = msgpack.unpackb(data, strict_map_key=False, ext_hook=_number)

@@ -19,7 +19,6 @@ from forebay.yaml_document import MAX_BYTES, parse_yaml
 
 MAX_PROBLEMS = 20
 HIDDEN = frozenset(("api_key", "headers", "url"))
-"""Values below these keys are never shown."""
 MAX_WORD = 60
 MAX_LEVELS = 8
 
@@ -28,8 +27,9 @@ Spec = TypeVar("Spec", bound=BaseModel)
 
 
 def read_document(path: str | Path, what: str) -> tuple[Any, dict[Where, int]]:
-    """The value of a YAML file and the line of each key; blocks. Raises `SettingError`, which calls it a
-    `what` file."""
+    """The value of a YAML file and the line of each key; blocks. Raises `SettingError`, which names
+    `what`.
+    """
     file = Path(path)
     return parse_yaml(read_text(file, MAX_BYTES, f"{what} file {file}"), str(file), what)
 
@@ -44,7 +44,7 @@ def check_document(
     lines: Mapping[Where, int] | None = None,
     given: Collection[Where] = (),
 ) -> Spec:
-    """Check the value of a `what` file against `spec`. Relative paths are resolved against `base`, if given.
+    """Check the value of a `what` file against `spec`. Relative paths are resolved against `base`.
 
     Messages attribute values at the paths `given` to `--set`. Raises `SettingError` with one line per
     mistake: `name:line: key.path: what was expected, what was found`.
@@ -64,7 +64,6 @@ def check_document(
 
 
 def _problems(spec: type[BaseModel], error: ValidationError, data: Any) -> list[tuple[Where, Where, str]]:
-    """For each mistake: the path whose line is shown, the path that is named, and the message."""
     problems: list[tuple[Where, Where, str]] = []
     for item in error.errors(include_url=False):
         if item["loc"] and item["loc"][0] not in data and item["type"] != "missing":
@@ -89,8 +88,9 @@ def _parsed(key: str) -> Where:
 def _walk(
     spec: type[BaseModel], loc: Where, data: Any, *, missing: bool
 ) -> tuple[Where, Any, type[BaseModel]]:
-    """Convert pydantic's `loc`, which contains the chosen branch of a union: the path in the file, the value
-    there, and the model around it."""
+    """The path in the file for pydantic's `loc` (with the branch of a union), the value there, and the model
+    around it.
+    """
     where: list[str | int] = []
     model = spec
     around, value = model, data
@@ -122,7 +122,7 @@ def _model_below(model: type[BaseModel], step: str | int, value: Any) -> type[Ba
 
 
 class _Choice(tuple):  # type: ignore[type-arg]
-    """The models of a union, until the value's `type` selects one."""
+    ...
 
 
 def _model_for(model: Any, value: Any) -> type[BaseModel]:
@@ -151,7 +151,6 @@ def _models_in(annotation: Any) -> list[Any]:
 
 
 def known_paths(spec: type[BaseModel], data: Any = None) -> list[Where]:
-    """The paths of all possible keys of `spec`, in the branches of unions that `data` selects."""
     return list(_paths(spec, data, (), 0))
 
 
@@ -167,7 +166,6 @@ def _paths(model: type[BaseModel], data: Any, above: Where, depth: int) -> Itera
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """A "did you mean" suffix for messages; empty if nothing is similar."""
     close = difflib.get_close_matches(word[:MAX_WORD], list(known), 1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

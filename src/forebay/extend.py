@@ -216,14 +216,10 @@ class FleetState(Protocol):
         ...
 
     @property
-    def requests(self) -> Vector:
-        """Own requests in flight."""
-        ...
+    def requests(self) -> Vector: ...
 
     @property
-    def waiting(self) -> Vector:
-        """Own requests in flight without a first token."""
-        ...
+    def waiting(self) -> Vector: ...
 
     @property
     def external(self) -> Vector:

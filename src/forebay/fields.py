@@ -113,7 +113,6 @@ Folder = Annotated[str, AfterValidator(_folder)]
 """A local folder, like `LocalPath`, or an object store: `s3://bucket/prefix`."""
 HttpUrl = Annotated[str, url(("http", "https"))]
 FieldPath = Annotated[str, Field(min_length=1, max_length=500)]
-"""A field of the event, with dots for nesting: `user.name`."""
 
 
 def _scalar(value: Any) -> Any:
@@ -146,7 +145,6 @@ class Secret(Model):
 
 
 def secret_variables(value: object) -> frozenset[str]:
-    """The environment variables that hold secrets of a document or part of one."""
     if isinstance(value, Secret):
         return frozenset(() if value.env is None else (value.env,))
     if isinstance(value, BaseModel):

@@ -25,8 +25,7 @@ from forebay.settings import trusted_owners
 def private_folder(path: Path) -> Path:
     """Create `path` and missing parents with mode 0700, or make an existing `path` private.
 
-    Raises `SettingError` if it is a link, not a folder, or belongs to another user, or if another user could
-    replace it.
+    Raises `SettingError` if it is a link, not a folder, or another user owns it or could replace it.
     """
     try:
         for missing in reversed([parent for parent in path.parents if not parent.exists()]):
@@ -51,8 +50,8 @@ MAX_LINKS = 40
 
 
 def check_nobody_else_writes(path: Path, risk: str = RUNS_CODE, *, by: int = OTHERS) -> None:
-    """Raise `SettingError` if others may write to `path`, or replace it or a folder above it, or if its owner
-    is neither trusted nor this user nor root.
+    """Raise `SettingError` if others may write to `path`, replace it or a folder above it, or own it, except
+    root and trusted owners.
 
     `risk`: what a malicious content could do. `by`: mode bits that count as writable by others; a group that
     has only this user does not count. A missing `path` is fine.
@@ -80,7 +79,7 @@ def check_ancestors(path: Path, risk: str, *, by: int = OTHERS) -> None:
     """Raise `SettingError` if another user could replace `path`, or a folder or link on the way to it.
 
     Sticky folders, such as `/tmp`, are fine if what `path` needs of them belongs to this user, root or a
-    trusted owner. If this user is root, the owners of other folders are trusted.
+    trusted owner. Root trusts the owners of other folders.
     """
     me, trusted, left = os.getuid(), trusted_owners(), list(reversed(path.absolute().parts))
     current, links = Path(left.pop()), 0
@@ -120,7 +119,6 @@ def _others_write(found: os.stat_result, by: int) -> bool:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Many systems give each user a group that nobody else is in, and let it write by default."""
     try:
         me, group = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
     except KeyError:
@@ -150,7 +148,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def write_stamp(path: Path, content: Mapping[str, object]) -> None:
-    """Write `content` as JSON. Do it last: the stamp confirms what came before."""
+    """Write `content` as JSON. Do it last: the stamp confirms earlier writes."""
     write_atomic(path, orjson.dumps(dict(content), option=orjson.OPT_INDENT_2))
 
 
@@ -220,7 +218,7 @@ def try_lock(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process, or another descriptor of this one, has `path` locked. Creates no file.
+    """Whether `path` is locked by another descriptor. Creates no file.
 
     A `try_lock` at the same moment may return None. Raises `OSError`.
     """
@@ -246,9 +244,8 @@ FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
     """Create a private folder with a new name, which `remove_unlocked` ignores; returns it with its lock.
 
-    It stays locked until the lock is closed here and in each process that inherited it. If the file system
-    has no locks, it is never removed. Raises `SettingError` if it cannot be created, `OSError` if its lock
-    cannot be created or the disk is full.
+    It stays locked until the lock is closed here and in each process that inherited it. Raises `SettingError`
+    if it cannot be created, `OSError` if its lock cannot be created or the disk is full.
     """
     for _ in range(TRIES):
         try:
@@ -286,8 +283,8 @@ def remove_unlocked(parent: Path, prefix: str) -> None:
 def locked(path: Path, waiting: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[int]:
     """Hold a lock on `path` between processes; blocks, inside `waiting`, while another process holds it.
 
-    Yields the lock's descriptor. A child that gets it (`pass_fds`) keeps the lock until it ends, so that the
-    next command does not disturb what a killed one left running.
+    A child that gets the yielded descriptor (`pass_fds`) keeps the lock until it ends: the next command must
+    not disturb what a killed one left running.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

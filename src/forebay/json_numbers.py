@@ -1,7 +1,7 @@
 """JSON without loss of digits.
 
-orjson silently rounds integers above 64 bits and decimals with more digits than a double, so that two ids
-that differ in their last digits become one. It is fast, so it handles everything else.
+orjson silently rounds integers above 64 bits and decimals with more digits than a double, so two ids that
+differ in their last digits become one. It handles everything else.
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ class NumberRefused(ValueError):
 
 
 _Place = tuple[Any, str] | None
-"""The container's place and the value's name in it; None for the outermost value."""
 
 
 def _path(place: _Place) -> str:
@@ -211,7 +210,6 @@ def _constant(name: str) -> None:
 
 
 def _keeps(value: float, literal: str) -> bool:
-    """Whether `literal` is `value` at its own or at the shortest precision."""
     found = _significant(literal)
     if found is None or not math.isfinite(value) or len(found[1]) > MAX_DOUBLE_DIGITS:
         return False
@@ -220,7 +218,6 @@ def _keeps(value: float, literal: str) -> bool:
 
 
 def _significant(literal: str) -> tuple[str, str, int] | None:
-    """Sign, significant digits and power of ten of the first digit; None for an absurd exponent."""
     match = LITERAL.fullmatch(literal)
     assert match is not None
     sign, whole, fraction, exponent = match.groups()

@@ -1,7 +1,7 @@
 """OpenTelemetry: where traces and metrics go, and their names.
 
 Import this module only if OpenTelemetry is on: its packages are optional (extra `otel`). The names are those
-of the semantic conventions for generative AI, version 0.1.0, which are in development
+of the semantic conventions for generative AI, version 0.1.0, in development
 (https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
@@ -58,11 +58,9 @@ class OpenTelemetry:
         self.meter = meters.get_meter(SCOPE)
 
     def context_from(self, headers: Iterable[tuple[str, str]]) -> Context:
-        """The context of a caller's headers, in lower case; an empty one if they have none that is valid."""
         return self._propagator.extract(dict(headers), Context())
 
     def headers_for(self, span: trace.Span) -> list[tuple[str, str]]:
-        """The headers that make a callee's spans children of `span`."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, trace.set_span_in_context(span))
         return list(carrier.items())
@@ -84,8 +82,7 @@ class OpenTelemetry:
 def open_otel(service: str, signals: Collection[str]) -> OpenTelemetry:
     """Export these `signals`, of `traces` and `metrics`, by OTLP over HTTP.
 
-    The SDK reads the standard `OTEL_*` variables itself. `service` is the service's name unless they have
-    another one.
+    The SDK reads the standard `OTEL_*` variables; `service` is the default name.
     """
     resource = _resource(service)
     tracers: trace.TracerProvider = trace.NoOpTracerProvider()
@@ -111,7 +108,7 @@ def _in_batches(exporter: SpanExporter, most_waiting: int) -> BatchSpanProcessor
 
 
 class GivenIds(RandomIdGenerator):
-    """Gives the next trace or span the id that is set here, if any: others may know it already."""
+    """Uses the ids that are set here, if any: others may have them already."""
 
     def __init__(self) -> None:
         self.trace_id = self.span_id = 0
@@ -126,7 +123,7 @@ class GivenIds(RandomIdGenerator):
 
 
 class CountingExporter(SpanExporter):
-    """Counts the spans that wait for `exporter`, and those that it did not take. Of any thread."""
+    """Counts the spans that wait for `exporter`, and those that it rejected. Thread-safe."""
 
     def __init__(self, exporter: SpanExporter, most: int, on_dropped: Callable[[int], None]) -> None:
         self._exporter = exporter
@@ -136,7 +133,6 @@ class CountingExporter(SpanExporter):
         self._waiting = self._dropped = 0
 
     def room_for(self, spans: int) -> bool:
-        """Whether this many spans may be ended; if not, they count as dropped."""
         with self._lock:
             if self._waiting + spans <= self._most:
                 self._waiting += spans
@@ -180,8 +176,8 @@ class CountingExporter(SpanExporter):
 class EndedTraces:
     """Exports traces whose spans are made after their end, with given times and ids; never blocks.
 
-    `sampler` is that of the standard variables: its user applies it. `room_for` must precede a trace.
-    `on_dropped` gets the sum of dropped spans, on any thread. For one thread.
+    The caller applies `sampler`, and calls `room_for` before each trace. `on_dropped` gets the sum of dropped
+    spans, on any thread. For one thread.
     """
 
     def __init__(
@@ -201,6 +197,5 @@ class EndedTraces:
         self.room_for = self._exporter.room_for
 
     def close(self) -> None:
-        """As `OpenTelemetry.close`."""
         self.otel.close()
         self._exporter.drop_rest()

@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator
 from forebay.errors import LaunchError, SettingError
 
 PORTS = range(20_000, 30_000)
-"""Outside the range for outgoing connections (Linux: from 32,768), which could take a port between the check
-and the start of its server."""
+"""Outside the range for outgoing connections (Linux: from 32,768), which could take a port between check and
+start.
+"""
 TRIED = 1000
 
 
@@ -31,7 +32,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on it now, on the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # Like servers do: ports with connections in TIME_WAIT are free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -48,8 +48,7 @@ def check_port(port: int) -> None:
 
 
 def free_ports_from(base: int, count: int, taken: Collection[int]) -> list[int]:
-    """The first `count` free ports from `base` up that are not in `taken`. Raises `SettingError` or
-    `LaunchError`."""
+    """The first `count` free ports from `base` up, except `taken`. Raises `SettingError` or `LaunchError`."""
     check_port(base)
     found: list[int] = []
     for port in range(base, min(base + TRIED, 65_536)):
@@ -71,7 +70,6 @@ def _free() -> Iterator[int]:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether `host`, a name or address, is this machine; blocks for the name lookup. False if unknown."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

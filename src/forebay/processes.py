@@ -26,8 +26,7 @@ def parent_death_signal(number: signal.Signals) -> Callable[[], None]:
     """A function for a child process: the kernel will send it `number` when its parent ends (Linux only).
 
     The parent is the *thread* that started the child; only the main thread lives as long as its process. Safe
-    as a `preexec_fn`: everything is loaded here. If the parent may have ended before, check `os.getppid()`
-    afterwards.
+    as a `preexec_fn`. If the parent may have ended before, check `os.getppid()` afterwards.
     """
     if sys.platform != "linux":
         return lambda: None
@@ -47,7 +46,6 @@ WITHOUT_WORKING_DIRECTORY = (
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """A command that runs `module` like `python -m`."""
     return [sys.executable, "-c", WITHOUT_WORKING_DIRECTORY, module, *arguments]
 
 
@@ -82,8 +80,6 @@ def pid_space() -> str:
 
 
 def own_name() -> str:
-    """A name for this process's files: its pid and random digits, as other containers or machines may share
-    the folder."""
     return _own_name(os.getpid())
 
 
@@ -93,13 +89,11 @@ def _own_name(pid: int) -> str:
 
 
 def is_same(pid: int, born_s: float) -> bool:
-    """Whether `pid` is still the process that started at `born_s`."""
     now = birth_s(pid)
     return now is not None and abs(now - born_s) < SAME_BIRTH_S
 
 
 def session_members(session: int) -> set[psutil.Process]:
-    """All living processes of a session, whatever their parent is by now."""
     return {
         process for process in psutil.process_iter() if _session(process.pid) == session and alive(process)
     }
@@ -141,8 +135,8 @@ def terminate(processes: Iterable[psutil.Process]) -> None:
 def kill(processes: Iterable[psutil.Process], timeout_s: float = 5.0) -> set[psutil.Process]:
     """Send SIGKILL, except to reused pids; waits for the end and returns those left.
 
-    Trackers of Python's multiprocessing come last, and only if they do not end by themselves: once their
-    users are gone, they unlink the users' shared memory and exit.
+    Trackers of Python's multiprocessing are killed last: once their users are gone, they unlink the users'
+    shared memory and exit.
     """
     everyone = set(processes)
     trackers = {process for process in everyone if _is_tracker(process)}
@@ -174,7 +168,7 @@ def _session(pid: int) -> int | None:
 
 
 def raise_file_limit(needed: int) -> int:
-    """Let this process open `needed` files if the hard limit allows it; return how many of them it may."""
+    """Let this process open `needed` files if the hard limit allows it; return how many it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return needed
@@ -187,7 +181,6 @@ def raise_file_limit(needed: int) -> int:
 
 
 def name_thread(name: str) -> None:
-    """Name the calling thread in the kernel; Linux keeps 15 characters. Python before 3.14 does not set
-    kernel names itself."""
+    """Name the calling thread in the kernel (Linux keeps 15 characters). Python before 3.14 does not."""
     with suppress(OSError):
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)

@@ -112,7 +112,7 @@ class KeyedEvent:
     """An event that waits for its answer.
 
     `id` names its request; `key` determines ordering; `read_ms` is the wall-clock time at which the pipeline
-    received it. `timeline` is None if none is kept.
+    received it.
     """
 
     id: str
@@ -166,10 +166,9 @@ class Sampling:
 class Request:
     """One call to an engine: chat if `messages` is set, a plain completion if `prompt` is.
 
-    `id` is derived from the record, never from a random number or the clock, so a record keeps its id after a
-    recovery. `schema` is the JSON schema of the answer, None for free text. The rest is for a fleet:
-    `session`, `priority` (lower goes first), the class of `service`, and `due_s`, when the answer is due on
-    the monotonic clock.
+    `id` is derived from the record alone, so it stays the same after a recovery. `schema` is the JSON schema
+    of the answer, None for free text. The rest is for a fleet: `session`, `priority` (lower goes first), the
+    class of `service`, and `due_s`, when the answer is due on the monotonic clock.
     """
 
     id: str
@@ -216,7 +215,7 @@ class Timing:
     """Times of one call on the monotonic clock, in seconds; None if it never happened.
 
     `first_byte_s`: response headers arrived. `first_token_s`: first chunk with content. `chunks_s`: all
-    chunks with content, in order. `done_s`: the answer was complete.
+    chunks with content. `done_s`: the answer was complete.
     """
 
     sent_s: float
@@ -241,9 +240,8 @@ class ReplicaLoad:
 
 
 KvHandover = Literal["transferred", "no_server", "prefill_failed", "no_kv_cache", "decode_failed"]
-"""How an answer used the servers for prefill: decoded with a transferred KV cache, or prefilled where it was
-decoded, because no server worked, the prefill failed, it returned no KV cache, or the first decoding failed
-(the KV cache may have expired or been refused).
+"""Whether an answer was decoded with a transferred KV cache, or the reason why it was prefilled where it was
+decoded. `decode_failed`: the KV cache may have expired or been refused.
 """
 
 
@@ -251,10 +249,9 @@ decoded, because no server worked, the prefill failed, it returned no KV cache, 
 class Completion:
     """A finished answer, possibly without content: `forebay.engine.retry` decides whether it is valid.
 
-    `replica`: address of the replica, if known. `kv_transfer`: the engine's own description of where another
-    replica finds the prompt's KV cache, if anywhere. `handover`: None without servers for prefill.
-    `reasoning`: text before the answer, if the engine separates it. `tool`: name of the first tool that the
-    model called. `refusal`: text with which it refused.
+    `kv_transfer`: the engine's own description of where another replica finds the prompt's KV cache.
+    `handover`: None without servers for prefill. `reasoning`: text before the answer, if the engine separates
+    it. `tool`: name of the first tool that the model called. `refusal`: text with which it refused.
     """
 
     text: str

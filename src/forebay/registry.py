@@ -1,7 +1,6 @@
 """Registry of connectors, applications and policies: Forebay's own and those of packages.
 
-Packages register them as entry points. Listing names imports nothing; using one imports it, so a broken
-package only affects those who name it.
+Listing names imports nothing; a broken package only affects those who name it.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class Registry(Generic[T]):
     """Things of one kind, by name.
 
     `what` is the kind, for messages, and `group` the entry point group for packages. `own` are Forebay's, as
-    values or `module:attribute` to be imported on use; packages cannot override them. `fits` checks a loaded
-    entry point, and `expected` describes that for messages.
+    values or `module:attribute`; packages cannot override them. `fits` checks a loaded entry point, and
+    `expected` describes that for messages.
     """
 
     what: str
@@ -39,7 +38,6 @@ class Registry(Generic[T]):
     fits: Callable[[Any], bool]
 
     def names(self) -> list[str]:
-        """All names: Forebay's own in their order, then those of packages."""
         return [*self.own, *sorted(self._others())]
 
     def find(self, name: str) -> T | None:
@@ -59,7 +57,6 @@ class Registry(Generic[T]):
         return self._loaded(offers[0]) if offers else None
 
     def own_one(self, name: str) -> T:
-        """Forebay's own thing with this name. Raises `KeyError` for others."""
         found = self.own[name]
         if not isinstance(found, str):
             return found

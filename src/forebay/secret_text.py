@@ -10,7 +10,6 @@ SECRET_OPTION = re.compile(
     r"^-(?:H$|-?[\w-]*(?:(?:api|private|access|secret)[-_]?key|secret|passw|auth|header|credential|bearer|token(?!s|iz)))",
     re.IGNORECASE,
 )
-"""Options whose value is hidden, but not `--output-tokens` or `--tokenizer`."""
 SECRET_SETTING = re.compile(
     r"^(?=[\w.-]*(?:(?:account|api|private|access|secret)[-_.]?key|secret|passw|auth(?!or(?!i))"
     r"|credential|token(?!s|iz)))[\w.-]*[=:]",
@@ -42,7 +41,7 @@ def secrets_written_in(
 ) -> Iterator[str]:
     """Paths of values in a document that look like secrets, by name or content; never the values.
 
-    Ignores booleans, numbers, `$(VARIABLE)`, mappings under keys in `skipped`, and very deep nesting.
+    Ignores booleans, numbers, `$(VARIABLE)`, and mappings under keys in `skipped`.
     """
     yield from _written(value, path, skipped, MAX_DEEP)
 
@@ -75,7 +74,6 @@ def _written(value: object, path: str, skipped: frozenset[str], depth: int) -> I
 
 
 def is_secret(text: str) -> bool:
-    """Whether a text sets a secret by name, or contains a key, a password or a URL with one."""
     name, equals, value = text.partition("=")
     named = SECRET_SETTING.match(f"{name}=") if not name.startswith("-") else SECRET_OPTION.match(name)
     if equals and named and not _plain(value):

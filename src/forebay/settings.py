@@ -33,7 +33,6 @@ MAX_SECRET_BYTES = 16_384
 AWS_SECRETS = frozenset(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
 """Standard variables with keys of an object store: for Forebay and Flink, not for an engine."""
 RAY_SECRETS = frozenset(("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-"""Ray's variables with the token of its clusters, or its file: for Forebay and Ray."""
 STANDARD_SECRETS = AWS_SECRETS | RAY_SECRETS
 """Variables that only Forebay, Flink and Ray get, whatever a pipeline names."""
 RAY_TOKEN_FILE = Path(".ray", "auth_token")
@@ -54,8 +53,6 @@ class Settings:
     kafka_home: Path | None = None
     umask: int = 0o077
     secret_variables: frozenset[str] = STANDARD_SECRETS
-    """Environment variables with secrets, hidden from engines: the standard ones and those that a pipeline
-    names."""
 
     @property
     def engine_env(self) -> Path:
@@ -78,7 +75,6 @@ class Settings:
         return self.home / "java"
 
     def child_environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment for a child process: without secrets, plus `more`."""
         return {**environment_without(self.secret_variables), **(more or {})}
 
 
@@ -90,7 +86,6 @@ INTERPRETER = re.compile(r"PATH|HOME|LANG|LC_\w+|TMPDIR|TZ|LD_LIBRARY_PATH|DYLD_
 
 
 def interpreter_environment() -> dict[str, str]:
-    """What another interpreter with our packages needs, in any working directory; no secrets."""
     found = {name: value for name, value in os.environ.items() if INTERPRETER.fullmatch(name)}
     if found.get("PYTHONPATH"):
         paths = filter(None, found["PYTHONPATH"].split(os.pathsep))
@@ -133,13 +128,12 @@ def _umask(text: str) -> int:
 
 
 def shows_browser(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a browser has a screen to open a window on."""
     env = os.environ if environ is None else environ
     return sys.platform == "darwin" or bool(env.get("DISPLAY") or env.get("WAYLAND_DISPLAY"))
 
 
 def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
-    """The region in `AWS_REGION` or `AWS_DEFAULT_REGION`; S3 clients read one or the other."""
+    """S3 clients read `AWS_REGION` or `AWS_DEFAULT_REGION`."""
     env = os.environ if environ is None else environ
     return env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None
 
@@ -154,8 +148,7 @@ def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     """The OpenTelemetry signals to export: less each `OTEL_TRACES_EXPORTER` or `OTEL_METRICS_EXPORTER` that
     is `none`; none if `OTEL_SDK_DISABLED` is `true`.
 
-    OpenTelemetry's SDK reads all other `OTEL_*` variables itself. Raises `SettingError` for an exporter or a
-    protocol that Forebay does not have: data would silently go to the wrong place.
+    Raises `SettingError` for an exporter or a protocol that Forebay does not have.
     """
     env = os.environ if environ is None else environ
     signals = set()
@@ -206,7 +199,7 @@ def ray_token(environ: Mapping[str, str] | None = None) -> str | None:
     """The token of Ray clusters, found like Ray does (`RAY_AUTH_TOKEN`, `RAY_AUTH_TOKEN_PATH`,
     `~/.ray/auth_token`); None without one or if `RAY_AUTH_MODE` is `disabled`.
 
-    Blocks. Raises `SettingError`, like `read_secret`, if a named file cannot be read.
+    Blocks. Raises `SettingError` if a named file cannot be read.
     """
     env = os.environ if environ is None else environ
     if env.get("RAY_AUTH_MODE", "").strip().lower() == "disabled":
@@ -249,8 +242,7 @@ class SecretRef:
 def read_secret(ref: SecretRef, environ: Mapping[str, str] | None = None) -> str:
     """Read the secret without surrounding white space; blocks.
 
-    Raises `SettingError` if it is missing, empty or larger than 16 KiB, with the name of the variable or file
-    but never its content.
+    Raises `SettingError` if it is missing, empty or larger than 16 KiB, naming the variable or file only.
     """
     env = os.environ if environ is None else environ
     if ref.env is not None:

@@ -1,8 +1,8 @@
 """Makes untrusted text safe for a terminal, a page or a prompt; and counts with nouns.
 
-A terminal obeys escape sequences (ESC or C1) in any text: it could hide and print lines. Direction overrides
-can show a text in the wrong place. A tokenizer treats `<|im_end|>` in a message as its end: a record could
-start the system's turn. Common chat formats mark turns by names in `<…>` or `[…]`.
+A terminal obeys escape sequences (ESC or C1) in any text. Direction overrides can show a text in the wrong
+place. A tokenizer treats `<|im_end|>` in a message as its end: a record could start the system's turn. Common
+chat formats mark turns by names in `<…>` or `[…]`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class PlainFormatter(logging.Formatter):
 
 
 OPENERS = "<[\uff1c\ufe64\uff3b\ufe47\u226e"
-"""Includes characters that a tokenizer may normalise to `<` and `[`."""
 HARMLESS = " \t\r\n0123456789=-+*%~<[>](){}\"'.,:;\\&"
 """Characters after an opener that start no special token and are common in ordinary text."""
 _MARK = re.compile(rf"[{re.escape(OPENERS)}](?![{re.escape(HARMLESS)}])|\](?=[~<])")
@@ -43,15 +42,13 @@ def escape_special_tokens(text: str) -> str:
     """Insert a blank after each `<` and `[` that could begin a special token: `< |im_end|>`, `[ INST]`.
 
     For any vocabulary, the text then contains no token that begins with `<` or `[` and a letter or a sign
-    such as `|` and `/`, and none that text after it could complete. Other text is unchanged. Idempotent.
-    Linear time.
+    such as `|` and `/`, and none that text after it could complete. Idempotent.
     """
     # Most texts need no escaping, and `sub` parses its replacement at each call, even without a match.
     return _MARK.sub(r"\g<0> ", text) if _MARK.search(text) else text
 
 
 def between(before: str, after: str) -> str:
-    """What to put between two texts so that they do not form a special token: a blank, or nothing."""
     return " " if before and after and _MARK.match(before[-1] + after[0]) else ""
 
 
@@ -66,7 +63,8 @@ RULE = (
 
 def quoted(tag: str, text: str) -> str:
     """`text` between `<tag>` and `</tag>`; a `<` that begins such a tag in it becomes `‹`. Special tokens are
-    escaped."""
+    escaped.
+    """
     return f"<{tag}>\n{escape_special_tokens(_mark(tag).sub('‹', text))}\n</{tag}>"
 
 
@@ -74,15 +72,13 @@ def quoted_posts(posts: Iterable[str]) -> str:
     """The posts between `<posts>` and `</posts>`, one JSON string per line, each truncated to
     `MAX_POST_CHARS`.
 
-    No post can end the block or contain special tokens: a `<` that begins a block's tag becomes `‹`, and line
-    ends are JSON escapes.
+    No post can end the block or contain special tokens.
     """
     lines = [_quoted(post) for post in posts]
     return "\n".join(["<posts>", *lines, "</posts>"])
 
 
 def quoted_words(words: Iterable[str]) -> str:
-    """Words between `<words>` and `</words>`, as JSON strings in a row, escaped like posts."""
     return "\n".join(["<words>", ", ".join(_quoted(word) for word in words), "</words>"])
 
 
@@ -114,7 +110,6 @@ MAX_QUOTED = 60
 
 
 def quoted_value(value: object) -> str:
-    """A wrong value for a message, cut if it is long."""
     if isinstance(value, list | dict):
         # It may be nested more deeply than Python can write.
         return "a list" if isinstance(value, list) else "an object"

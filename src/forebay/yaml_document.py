@@ -177,7 +177,6 @@ def _null(representer: Any, _: None) -> Any:
 
 
 def _blocks(value: Any) -> Any:
-    """Texts of several lines as blocks, if a block can represent them."""
     if isinstance(value, dict):
         return {key: _blocks(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Clients of what Forebay runs on: engines over HTTP, the API servers of Kubernetes and Ray Serve, and S3.
+"""Clients of engines over HTTP, of the API servers of Kubernetes and Ray Serve, and of S3.
 
 May import value modules at the root only.
 """

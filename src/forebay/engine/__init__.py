@@ -1,7 +1,6 @@
 """One replica: its client and protocol, retries, journal, prompt templates; starting it on this machine.
 
-Here: the interface of an engine, one call, which can be cancelled and has a deadline. May import `clients`
-and value modules.
+Here: the interface of an engine. May import `clients` and value modules.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from forebay.records import Completion, Request
 
 class Deadline:
     """A record's time limit. After the first call, all time counts; before it, only time in which no engine
-    is available: queueing for a slow but working engine is not late. Times are monotonic."""
+    is available. Times are monotonic.
+    """
 
     __slots__ = ("_left_s", "_since_s", "begun_s")
 
@@ -42,7 +42,7 @@ class Deadline:
 
 
 class Engine(Protocol):
-    """Something that answers requests: a replica over HTTP, a scripted one in tests, a fleet."""
+    """Answers requests: a replica over HTTP, a scripted one in tests, a fleet."""
 
     async def complete(
         self, request: Request, *, timeout_s: float, deadline: Deadline | None = None

@@ -1,10 +1,8 @@
-"""Check an answer against its schema: not every engine constrains its output, and none does if the answer is
-cut.
+"""Check an answer against its schema: not every engine constrains its output, and none does if it is cut.
 
-An answer is untrusted text, so the parts of jsonschema that take more than time linear in it are replaced or
-rejected. In Python's regular expressions, which backtrack, forty characters can keep a pattern like `^(x+)+$`
-busy for hours; not in RE2. For `uniqueItems`, jsonschema compares unsortable items pairwise, and it searches
-for unevaluated items and properties in a list of all others.
+An answer is untrusted text, so the parts of jsonschema that take more than linear time are replaced or
+rejected: regular expressions that backtrack (RE2 does not), `uniqueItems` with unsortable items, and
+unevaluated items and properties.
 """
 
 from __future__ import annotations
@@ -69,8 +67,6 @@ def check_linear(schema: Mapping[str, Any], path: str) -> None:
 
 
 def _subschemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The schema and all parts of it, with their paths; also values of unknown keywords, as a reference can
-    lead there."""
     if isinstance(schema, list):
         for i, item in enumerate(schema):
             yield from _subschemas(item, f"{path}[{i}]")
@@ -120,8 +116,9 @@ Errors: TypeAlias = "Iterator[ValidationError]"
 
 Found: TypeAlias = "tuple[str, tuple[str | int, ...]] | None"
 FOLLOWED: ContextVar[dict[tuple[int, int], Found]] = ContextVar("followed")
-"""What one check found at references (a message and a path; None if valid), by the ids of their schemas and
-of the values."""
+"""What one check found at references (a message and a path; None if valid), by the ids of schemas and
+values.
+"""
 
 
 @contextmanager
@@ -190,7 +187,6 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Mapping[st
 
 
 def _hashable(value: Any) -> Any:
-    """Equal for values that are equal in JSON: 1 equals 1.0 there, but not true."""
     if isinstance(value, dict):
         return "object", frozenset((key, _hashable(item)) for key, item in value.items())
     if isinstance(value, list):
@@ -199,7 +195,6 @@ def _hashable(value: Any) -> Any:
 
 
 CUT = "length"
-"""The finish reason of an answer cut at `max_tokens` or at the end of the model's context."""
 MAX_ANSWER_CHARS = 1 << 20
 MAX_DEPTH = 64
 MAX_QUOTE_CHARS = 200
@@ -212,7 +207,7 @@ class AnswerCheck:
 
     `where` names the setting with the schema. `accept` is called with each valid answer and raises
     `InvalidAnswer` to reject it. Raises `SettingError` for a schema that is invalid, cannot be checked in
-    linear time, or refers to anything outside itself: nothing is fetched.
+    linear time, or refers to anything outside itself.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""What one request leaves for its event's trace: how it was routed, and its calls. Without OpenTelemetry.
+"""How one request was routed, and its calls, for its event's trace. Without OpenTelemetry.
 
-`CALL_TRACE` is set in the task of a request that is traced. Times are monotonic.
+Times are monotonic.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from forebay.records import Completion, Request
 
 class RouteReasons(NamedTuple):
     """Why a request got its replica. `replicas`: those available; `avoided`: at how many it had failed;
-    `requests`: those at the replica, with this one; `expected_s`: until the prompts there should be
-    prefilled, with this one.
+    `requests`: those at the replica, with this one; `expected_s`: until all prompts there should be
+    prefilled.
     """
 
     replica: str
@@ -42,8 +42,6 @@ class Route:
 
 @dataclass(slots=True)
 class Call:
-    """One call of one replica, which continues the trace by `headers`."""
-
     url: str
     request: Request
     sent_s: float
@@ -81,7 +79,6 @@ class CallTrace:
         self.began_s = self.done_s = nan
         self.journaled = False
         self.phase = ""
-        """`prefill` while a prompt is prefilled at another replica than the one that decodes."""
         self.steps: list[Route | Call] = []
 
     def route(self, since_s: float) -> Route:
@@ -97,7 +94,6 @@ class CallTrace:
         return made
 
     def failed(self, cause: str, now_s: float) -> None:
-        """The newest call failed, or its answer was rejected; or no replica had room."""
         if not self.steps:
             return
         step = self.steps[-1]

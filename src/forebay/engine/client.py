@@ -42,14 +42,12 @@ from forebay.untrusted_text import counted
 
 MAX_ANSWER_BYTES = 8 << 20
 MAX_EVENT_BYTES_PER_TOKEN = 4 << 10
-"""A streamed token is an event of 200 to 300 bytes, and of 2,000 with log probabilities: the stream of a long
-answer is far longer than its text."""
+"""A streamed token is an event of 200 to 300 bytes, and of 2,000 with log probabilities."""
 MAX_STREAM_BYTES = 1 << 30
 MAX_ERROR_BYTES = 64 << 10
 MAX_ID_CHARS = 200
 USAGE_GRACE_S = 10.0
-"""How long the token counts may take after the finish reason: each request asks for them, and costs are
-computed from them."""
+"""How long the token counts may take after the finish reason: costs are computed from them."""
 
 HeadersOf = Callable[[Request, float], Mapping[str, str]]
 
@@ -57,10 +55,10 @@ HeadersOf = Callable[[Request, float], Mapping[str, str]]
 class HttpEngine:
     """An `Engine` that calls one replica.
 
-    Opens any number of connections: the caller limits them. Bound to the event loop of its first call.
-    `stream=False`: the answer in one piece, cheaper, without token times (vLLM sends its load header only
-    then). `headers_of` returns extra headers for a request and its remaining seconds. `max_answer_bytes`: of
-    an answer in one piece, or of the text of a stream.
+    Opens any number of connections. Bound to the event loop of its first call. `stream=False`: the answer in
+    one piece, cheaper, without token times (vLLM sends its load header only then). `headers_of` returns extra
+    headers for a request and its remaining seconds. `max_answer_bytes`: of an answer in one piece, or of a
+    stream's text.
     """
 
     def __init__(
@@ -254,8 +252,9 @@ class _CompletionReader(AwaitedReader):
             self._note_end(now_s, has_content or answer.reasons)
 
     def _note_end(self, now_s: float, grows: bool) -> None:
-        """The answer is complete at the finish reason: only the token counts follow, and the stream may stay
-        open."""
+        """The answer is complete at the finish reason: only token counts follow, and the stream may stay
+        open.
+        """
         if self._complete and grows:
             # Some servers send a finish reason with each chunk; then only `[DONE]` ends the answer.
             self._complete, self._done_s, self._early_reason = False, 0.0, True
@@ -283,7 +282,7 @@ class _CompletionReader(AwaitedReader):
         return f", although it sent {pieces}; raise deadline_s, or lower sampling.max_tokens"
 
     def completion(self, sent_s: float) -> Completion:
-        """Raises the `EngineError` of the cause if the answer is not a completion."""
+        """Raises the `EngineError` of the cause."""
         head, answer = self._head, self._answer
         assert head is not None
         if head.status != 200:

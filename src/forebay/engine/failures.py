@@ -1,5 +1,6 @@
 """Map a replica's error responses to the classes of `forebay.errors`, by OpenAI's error codes and the
-messages of vLLM and SGLang."""
+messages of vLLM and SGLang.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,6 @@ TOO_LONG = re.compile(
 )
 
 ABSENT = frozenset((404, 405, 501))
-"""Statuses of a server that lacks the path, the method or the model."""
 WEB_PAGE = re.compile(
     rb"\s*<(?:!doctype html|html)\b(?:.{0,2000}?<title>(.{0,200}?)</title>)?", re.IGNORECASE | re.DOTALL
 )
@@ -55,7 +55,6 @@ CODES: Mapping[str, int] = {
     "serviceunavailableerror": 503,
     "overloaded_error": 503,
 }
-"""Words that servers put into `code` or `type` instead of a status."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,7 +73,6 @@ class Redactor:
 def error_from_status(
     status: int, body: bytes, *, replica: str, model: str, quote: Redactor, retry_after_s: float | None = None
 ) -> EngineError:
-    """The error for a status other than 200. `body` may be cut; part of it is quoted."""
     if status in ABSENT and (page := WEB_PAGE.match(body)) is not None:
         title = quote((page[1] or b"").decode("utf-8", "replace"))
         titled = f", {title!r}" if title else ""
@@ -97,7 +95,6 @@ def error_from_status(
 
 
 def error_from_object(error: object, *, replica: str, model: str, quote: Redactor) -> EngineError:
-    """The error for an `error` object in an answer with status 200; `ServerFault` if it has no code."""
     detail, code = _read_error(error)
     where = f"{replica} broke off with an error"
     status = _status_of(code) or _status_of(error.get("type") if isinstance(error, Mapping) else None) or 500

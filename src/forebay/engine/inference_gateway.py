@@ -25,14 +25,15 @@ from forebay.settings import SecretRef, read_secret
 OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 FIRST_TOKEN = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
-"""The deadline of the first token. There is no header for a request's deadline: the time left is an upper
-bound, and the picker orders requests by it."""
+"""The deadline of the first token. No header has a request's deadline: the time left is an upper bound, and
+the picker orders requests by it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PickerHeaders:
-    """Headers of a request for an endpoint picker: those of llm-d's, each with the older name that it had in
-    the Gateway API inference extension.
+    """Headers for an endpoint picker: those of llm-d, and their older names in the Gateway API inference
+    extension.
 
     `objectives`: InferenceObjectives with the picker's priorities; a request gets the greatest that is not
     above its own, or else the smallest. `fairness_id` names the flow that shares one turn.
@@ -65,10 +66,10 @@ PROBE_S = 10.0
 
 
 class GatewayEngine:
-    """Answers through a gateway.
+    """Answers through a gateway. Belongs to one event loop.
 
     If it refuses the key or the model of a probe, too, `Unreachable` is raised, and `on_usable` is called
-    with 0, and with 1 after the next answer. Belongs to one event loop.
+    with 0, and with 1 after the next answer.
     """
 
     def __init__(
@@ -99,7 +100,6 @@ class GatewayEngine:
         return completion
 
     async def _refuses_all(self, request: Request, within_s: float) -> bool:
-        """Requests that fail at once share a probe."""
         if self._probe is None or self._probe.done():
             probing = _failure(self._gateway, request.model, chat=request.prompt is None)
             self._probe = asyncio.get_running_loop().create_task(probing)
@@ -118,7 +118,6 @@ class GatewayEngine:
 async def _failure(
     gateway: HttpReplica, model: str, within_s: float = PROBE_S, *, chat: bool
 ) -> EngineError | None:
-    """Of a probe."""
     try:
         await gateway.probe(model, within_s, chat=chat)
     except EngineError as error:

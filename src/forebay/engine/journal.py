@@ -1,9 +1,8 @@
 """Answers on disk, so that an answered request is not sent to an engine again.
 
-One SQLite file with a write-ahead log, shared by threads and processes of one machine; such a log does not
-work on network file systems. After `put` returned True, the answer survives the death (SIGKILL) of its
-process; a crash of the machine may lose the last ones. An answer may be lost: in the queue when its process
-dies, by eviction, on a full disk or a locked file; the engine is then called again. A journal never fails a
+One SQLite file with a write-ahead log, for threads and processes of one machine; not on network file systems.
+After `put` returned True, the answer survives SIGKILL, but perhaps not a crash of the machine. If an answer
+is lost, by eviction, on a full disk or a locked file, the engine is called again. A journal never fails a
 record.
 """
 
@@ -36,7 +35,6 @@ from forebay.records import Completion, Timing, Usage
 
 MAX_ENTRY_BYTES = 4_194_304
 MAX_WAITING = 4096
-"""Answers that may wait for the writing thread; further ones are not kept."""
 
 MAX_BATCH = 128
 
@@ -47,7 +45,7 @@ EVICT_EVERY = 64
 class JournalConfig:
     """Where a journal is and how large it may get. Picklable.
 
-    `max_bytes` counts values and `ENTRY_OVERHEAD_BYTES` for each; file and log may be some MB larger. With
+    `max_bytes` counts values and `ENTRY_OVERHEAD_BYTES` for each; the files may be some MB larger. With
     `max_age_s=None`, entries never expire.
     """
 
@@ -68,7 +66,7 @@ class Journal:
     """The journal at `config.path`; creates it with its folder if missing. Thread-safe.
 
     Opening blocks, and raises `SettingError` if the file is not a journal, is damaged, or cannot be written.
-    The other methods are for an event loop: `get` reads at once, in some 10 µs; a thread writes and evicts.
+    `get` reads at once, in some 10 µs; a thread writes and evicts.
     """
 
     def __init__(self, config: JournalConfig, clock: Clock | None = None) -> None:
@@ -87,13 +85,10 @@ class Journal:
 
     @property
     def failures(self) -> int:
-        """Reads, writes and evictions that SQLite rejected, and answers not written because `MAX_WAITING`
-        others were waiting."""
         return self._failures
 
     async def get(self, request_hash: str) -> Completion | None:
-        """The answer for that hash, with the usage of the original call and no timing; None if it is missing
-        or too old."""
+        """The answer, with the usage of the original call and no timing; None if it is missing or too old."""
         oldest_ms = self._oldest_ms()
         row, found = self._read(request_hash), None
         if row is not None and (oldest_ms is None or row[0] >= oldest_ms):
@@ -103,10 +98,10 @@ class Journal:
         return found
 
     async def put(self, request_hash: str, completion: Completion) -> bool:
-        """Store `completion`; returns True once it is written, or False once it is clear that it is not.
+        """Store `completion`; returns whether it was written, once that is certain. Never raises.
 
         Takes some 100 µs, occasionally 10 ms. An existing answer that is not too old wins. Answers above 4
-        MiB are not kept. Never raises; if cancelled, it may or may not write.
+        MiB are not kept.
         """
         value = _encode(completion)
         if len(value) > min(MAX_ENTRY_BYTES, self.config.max_bytes - ENTRY_OVERHEAD_BYTES):
@@ -164,7 +159,6 @@ class Journal:
             connection.close()
 
     def _next_batch(self) -> tuple[list[_Waiting], bool]:
-        """Blocks for one answer and takes those queued with it; False once the journal is closed."""
         batch: list[_Waiting] = []
         item = self._waiting.get()
         while item is not None:

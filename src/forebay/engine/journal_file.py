@@ -22,7 +22,7 @@ PAUSE_S = 0.02
 WRITE_TIMEOUT_S = 0.25
 READ_TIMEOUT_S = 0.02
 ENTRY_OVERHEAD_BYTES = 160
-"""What an entry takes besides its value: its row, its hash, and its place in the index of hashes."""
+"""The size of an entry besides its value: its row, its hash, and its place in the index of hashes."""
 
 EVICT_AT_MOST = 128
 """Per step; writers of other processes wait at most for one step."""
@@ -42,7 +42,7 @@ ANSWERS = "counts as the engine's answers"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a journal may hold. `oldest_ms`: entries from before this wall-clock time are too old."""
+    """`oldest_ms`: entries from before this wall-clock time are too old."""
 
     max_entries: int
     max_bytes: int
@@ -68,9 +68,8 @@ def connect(path: Path, *, timeout_s: float) -> sqlite3.Connection:
 def open_journal(path: Path, *, pause: Callable[[float], None] = time.sleep) -> sqlite3.Connection:
     """A connection to the journal at `path`, which is created if missing.
 
-    Blocks, also while others open it, for which it waits with `pause`. Raises `SettingError` if the file is
-    something else, damaged or unusable, and if others may write to it or its folder: they could forge
-    answers.
+    Blocks, also while others open it. Raises `SettingError` if the file is something else, damaged or
+    unusable, and if others may write to it or its folder: they could forge answers.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,8 +115,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, pause: Callable[[float]
 def _write_ahead(connection: sqlite3.Connection, pause: Callable[[float], None]) -> str:
     """Switch the file to a write-ahead log; returns the resulting mode.
 
-    Retries: if two processes switch a new file at once, SQLite does not wait as it does elsewhere; one gets
-    "database is locked".
+    If two processes switch a new file at once, one gets "database is locked" without a wait.
     """
     connection.execute("PRAGMA busy_timeout = 0")
     for left in range(round(OPEN_TIMEOUT_S / PAUSE_S), -1, -1):
@@ -133,7 +131,6 @@ def _write_ahead(connection: sqlite3.Connection, pause: Callable[[float], None])
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the file is a journal (True) or empty (False). Raises `SettingError` if it is neither."""
     # One statement, one snapshot: between two, another process may have created the journal.
     owner, tables = connection.execute(
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)"
@@ -155,7 +152,6 @@ def _refused(path: Path, error: Exception) -> SettingError:
 
 
 def insert(connection: sqlite3.Connection, entries: Sequence[JournalEntry]) -> list[bool]:
-    """Write entries as one transaction; returns for each whether it was written (no younger one existed)."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         return [_insert(connection, entry) for entry in entries]
@@ -180,7 +176,6 @@ def _insert(connection: sqlite3.Connection, entry: JournalEntry) -> bool:
 
 
 def evict(connection: sqlite3.Connection, bounds: Bounds) -> int:
-    """Remove the oldest entries beyond `bounds`, at most `EVICT_AT_MOST`; returns how many."""
     with closing(connection.cursor()) as cursor:
         if not _beyond(cursor, bounds):
             return 0
@@ -194,7 +189,6 @@ def evict(connection: sqlite3.Connection, bounds: Bounds) -> int:
 
 
 def _beyond(cursor: sqlite3.Cursor, bounds: Bounds) -> tuple[int, int, int] | None:
-    """Last sequence number, number and bytes of the oldest entries to remove."""
     entries, size = cursor.execute("SELECT entries, bytes FROM totals").fetchone()
     last, gone, gone_bytes = 0, 0, 0
     rows = cursor.execute(

@@ -1,7 +1,6 @@
 """A replica's load: from the header of an answer and from the text of `/metrics`.
 
-Names are vLLM's. Anything missing or unreadable is None, never an error: load only corrects the caller's own
-counts.
+Names are vLLM's. Anything missing or unreadable is None, never an error: load only corrects our own counts.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ SAMPLE = re.compile(
 @dataclass(frozen=True, slots=True)
 class ReplicaCounters:
     """Totals since the replica started, over all its engines and models; None if it does not report them.
-    Prefix cache queries and hits are in tokens."""
+    Prefix cache queries and hits are in tokens.
+    """
 
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
@@ -43,7 +43,6 @@ class ReplicaCounters:
 
 
 def parse_load_header(value: str | None, *, observed_s: float) -> ReplicaLoad | None:
-    """The load in an `endpoint-load-metrics: TEXT name=value, …` header, or None."""
     if not value or len(value) > MAX_HEADER_CHARS or not value[:5].upper().startswith("TEXT "):
         return None
     found: dict[str, float] = {}
@@ -62,8 +61,8 @@ def parse_load_header(value: str | None, *, observed_s: float) -> ReplicaLoad | 
 def parse_metrics(text: str, *, observed_s: float) -> tuple[ReplicaLoad, ReplicaCounters]:
     """Load and counters in the Prometheus text of `/metrics`.
 
-    Samples of one name (one per engine of a data-parallel replica) are added up. Of the KV cache's share the
-    highest counts, as the fullest engine is the first to preempt.
+    Samples of one name (one per engine of a data-parallel replica) are added up, except the KV cache's share:
+    the fullest engine is the first to preempt.
     """
     total: dict[str, float] = {}
     highest: dict[str, float] = {}
@@ -84,7 +83,6 @@ def parse_metrics(text: str, *, observed_s: float) -> tuple[ReplicaLoad, Replica
 
 
 def parse_cache_tokens(text: str) -> float | None:
-    """Tokens that the KV cache holds, from `cache_config_info` in `/metrics`; the sum of all engines."""
     total = 0.0
     for config in CACHE_CONFIG.finditer(text):
         sizes = dict(SIZE_LABEL.findall(config[1]))

@@ -11,7 +11,6 @@ from forebay.records import Request, Sampling, Usage
 
 PICO_DIGITS = 12
 MICRO = 10**6
-"""In a millionth of the currency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +27,22 @@ class TokenPrices:
         return fresh * self.prompt + cached * self.cached + usage.completion_tokens * self.completion
 
     def most_pico(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """What these tokens cost if each has the highest price of its kind."""
         return prompt_tokens * max(self.prompt, self.cached) + completion_tokens * self.completion
 
 
 TEMPLATE_TOKENS = 256
-"""An assumption: most tokens that a chat template adds for itself, such as a system message of its own. What
-it adds for each message, schema and tool has fewer tokens than their JSON has bytes."""
+"""An assumption: most tokens that a chat template adds for itself. What it adds for each message, schema and
+tool has fewer tokens than their JSON has bytes.
+"""
 OWN_LIMITS = ("max_tokens", "max_completion_tokens", "n", "best_of")
-"""Keys of `Sampling.extra` that change how many tokens answers may have."""
 
 
 def most_prompt_tokens(request: Request) -> int:
-    """A token has at least one byte of the request's body, which has the messages, the schema and the tools.
-
-    Raises `BadRequest` if the body cannot be written.
-    """
+    """At most one token per byte of the request's body. Raises `BadRequest` if the body cannot be written."""
     return len(request_body(request, stream=False)) + TEMPLATE_TOKENS
 
 
 def most_answer_tokens(sampling: Sampling) -> int:
-    """Of all answers of a call. If `extra` has something else than a number, more than a budget pays for."""
     given = {"max_tokens": sampling.max_tokens, **sampling.extra}
     own, completion, n, best_of = (
         count if type(count) is int and count >= 0 else MAX_TOKENS
@@ -58,7 +52,6 @@ def most_answer_tokens(sampling: Sampling) -> int:
 
 
 def to_pico(amount: float) -> int:
-    """`amount` as it is written, such as 0.1; digits beyond 10^-12 are dropped."""
     return int(Decimal(str(amount)).scaleb(PICO_DIGITS))
 
 

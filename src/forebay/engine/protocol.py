@@ -16,8 +16,7 @@ PROMPT_PATH = "/v1/completions"
 EMBED_PATH = "/v1/embeddings"
 DONE = b"[DONE]"
 KV_TRANSFER = "kv_transfer_params"
-"""The field with which vLLM hands the KV cache of a prompt to another replica; only in answers in one
-piece."""
+"""vLLM's field for the KV cache of a prompt, for another replica; only in answers in one piece."""
 NO_USAGE = Usage()
 MAX_TOKENS = 1 << 31
 PART_BYTES = 16
@@ -25,10 +24,8 @@ PART_BYTES = 16
 
 
 def request_body(request: Request, *, stream: bool) -> bytes:
-    """The JSON body of `request`.
-
-    `sampling.extra` goes in last, so it may override any field except `stream`. Raises `BadRequest` if the
-    request has both or neither of messages and prompt, or cannot be written as JSON.
+    """`sampling.extra` may override any field except `stream`. Raises `BadRequest` if the request has both or
+    neither of messages and prompt, or cannot be written as JSON.
     """
     if (request.prompt is None) == (not request.messages):
         raise BadRequest(f"request {request.id} needs either messages or a prompt, and not both")
@@ -62,10 +59,9 @@ def request_body(request: Request, *, stream: bool) -> bytes:
 
 
 class AnswerReader:
-    """Assembles one answer from the documents that the replica sends.
+    """Assembles one answer from the replica's documents.
 
-    Raises `ProtocolViolation` if a document has the wrong shape, and the `EngineError` of the cause if it is
-    an error object.
+    Raises `ProtocolViolation` if a document has the wrong shape, and the `EngineError` of an error object.
     """
 
     __slots__ = (
@@ -235,7 +231,7 @@ class SseParser:
     """Parses server-sent events incrementally (HTML standard, 9.2.6).
 
     Stricter in one point: an unknown field name is an error, so that other data is not taken for a short
-    stream. Holds at most `max_event_bytes` of an unfinished event. Linear in the bytes fed.
+    stream. Holds at most `max_event_bytes` of an unfinished event.
     """
 
     __slots__ = (
@@ -261,7 +257,8 @@ class SseParser:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that `chunk` completes. Raises `ProtocolViolation` if a line is not a field,
-        or an event is too large."""
+        or an event is too large.
+        """
         if self._skip_lf and chunk:
             self._skip_lf = False
             chunk = chunk.removeprefix(b"\n")
@@ -288,8 +285,9 @@ class SseParser:
         return events
 
     def end(self) -> None:
-        """End the stream. Raises `ProtocolViolation` if its unfinished line is garbage; an event without its
-        closing blank line is dropped."""
+        """End the stream; drops an unfinished event. Raises `ProtocolViolation` if its unfinished line is
+        garbage.
+        """
         line = bytes(self._rest)
         if line and not any(field.startswith(line[:6]) for field in (b"data", *OTHER_FIELDS)):
             self._take(line)

@@ -36,8 +36,7 @@ NO_LIST = (BadRequest, ModelNotFound, ProtocolViolation)
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that a replica serves. `max_model_len`: its context in tokens, if reported; `card`: all that
-    `/v1/models` has."""
+    """`max_model_len`: context in tokens, if reported; `card`: the model's object in `/v1/models`."""
 
     name: str
     max_model_len: int | None = None
@@ -52,9 +51,7 @@ class ReplicaEngine(Protocol):
         timeout_s: float,
         deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
-    ) -> Completion:
-        """Like `Engine.complete`. `on_content` is called per chunk, or once for an answer in one piece."""
-        ...
+    ) -> Completion: ...
 
     async def close(self) -> None: ...
 
@@ -73,9 +70,7 @@ class ReplicaConnection(Protocol):
 
     async def fetch_metrics(self, timeout_s: float) -> tuple[ReplicaLoad, ReplicaCounters]: ...
 
-    async def fetch_cache_tokens(self, timeout_s: float) -> float | None:
-        """How many tokens its KV cache holds; None if it does not report that."""
-        ...
+    async def fetch_cache_tokens(self, timeout_s: float) -> float | None: ...
 
     async def probe(self, model: str, timeout_s: float) -> None:
         """Request one token. Returns on an answer, and if the replica rejects only such a request."""
@@ -126,7 +121,6 @@ class HttpReplica:
         return parse_cache_tokens(body.decode("utf-8", "replace"))
 
     async def probe(self, model: str, timeout_s: float = 10.0, *, chat: bool = False) -> None:
-        """`chat`: ask for a chat first."""
         prompt: tuple[str, dict[str, object]] = PROMPT_PATH, {"prompt": "a"}
         messages: tuple[str, dict[str, object]] = CHAT_PATH, {"messages": [{"role": "user", "content": "a"}]}
         first = (messages, prompt) if chat else (prompt, messages)
@@ -178,7 +172,6 @@ async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedMo
 
 
 def _is_answer(body: bytes) -> bool:
-    """False for the page of a proxy, or for another server at the same port."""
     try:
         document: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -197,8 +190,8 @@ def _model(entry: Any) -> ServedModel:
 class ContextNeed:
     """The context that the largest call takes.
 
-    `tokens`: prompt and answer together. `key`: the setting that decides it, for `adjustable` of the tokens,
-    at `least` this many. `what`: the call, for messages.
+    `tokens`: prompt and answer together. `key`: the setting that decides `adjustable` of them, at `least`
+    this many. `what`: the call, for messages.
     """
 
     tokens: int

@@ -1,5 +1,4 @@
-"""One request until it is answered or given up: which errors are retried, how often and after which
-delays."""
+"""Which errors of a request are retried, how often and after which delays."""
 
 from __future__ import annotations
 
@@ -175,16 +174,15 @@ MIN_NAMED_S = 1.0
 
 
 def names_time(error: EngineError) -> bool:
-    """Whether the engine sent a `Retry-After` of a second or more. A shorter one means "at once", and many
-    requests with one would return without end."""
+    """Whether the engine sent a `Retry-After` of a second or more. A shorter one means "at once"."""
     return error.retry_after_s is not None and error.retry_after_s >= MIN_NAMED_S
 
 
 class Outcome(NamedTuple):
     """How a request ended: `completion` and `answer`, or the last `error`; never both.
 
-    `answer`: the parsed JSON value if it was checked, else the text. `elapsed_s`: from the first call to the
-    end; `called_s`: the last one. `usages`: of all completions, those without an answer included.
+    `answer`: the parsed JSON value if it was checked, else the text. `elapsed_s`: from the first call;
+    `called_s`: the last one. `usages`: of all completions.
     """
 
     attempts: int
@@ -211,9 +209,8 @@ async def complete_with_retry(
     """Call `engine` until `request` is answered, or the policy or the deadline ends it.
 
     `timeout_s`: how long a call may make no progress. `deadline_s`: for all calls and pauses, without the
-    time for which a working engine holds the first one back. A completion without an answer
-    (`check_content`), or one that `check` rejects, is a failure. Never raises engine errors; cancellation
-    aborts the call.
+    time for which a working engine holds the first one back. An answer that `check` rejects is a failure.
+    Never raises engine errors; cancellation aborts the call.
     """
     time = clock or SystemClock()
     if deadline_s <= 0:
@@ -267,7 +264,6 @@ async def complete_with_retry(
 
 
 def _with_earlier(last: EngineError, earlier: EngineError | None) -> EngineError:
-    """If only time ran out at `last`, why the call before it failed is in the message, too."""
     ran_out = isinstance(last, AttemptTimeout) or not last.sent
     if earlier is None or not ran_out or type(earlier) is type(last):
         return last
@@ -282,6 +278,5 @@ def _elapsed_s(deadline: Deadline, sent_s: float, now_s: float) -> float:
 
 
 def jitter_unit(request_id: str, attempt: int) -> float:
-    """A number in [0, 1), always the same for one request and attempt, and evenly spread over them."""
     name = f"{attempt}\0{request_id}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(name, digest_size=6).digest(), "big") / 2**48

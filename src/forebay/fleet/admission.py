@@ -18,8 +18,7 @@ Item = TypeVar("Item")
 
 
 class Policy(Protocol):
-    """Chooses the replica for a request. Must not change the fleet; equal calls in equal order return equal
-    choices."""
+    """Chooses the replica for a request. Must be deterministic, and must not change the fleet."""
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         """Return the number of an available replica; there is at least one. `cached`: prompt tokens in each
@@ -39,21 +38,17 @@ class Dispatcher(Protocol[Item]):
     def add(self, item: Item, demand: RoutingRequest, now_s: float) -> None: ...
 
     def ready(self, now_s: float) -> list[tuple[Item, InFlightRequest]]:
-        """Return the requests to send now, in order. They count as in flight already."""
+        """Return the requests to send now, in order. They already count as in flight."""
         ...
 
     def remove(self, item: Item) -> None: ...
 
-    def expired(self) -> list[Item]:
-        """Return the requests whose deadline has passed since the last call."""
-        ...
+    def expired(self) -> list[Item]: ...
 
     def __len__(self) -> int: ...
 
 
 class ImmediateDispatcher(Generic[Item]):
-    """Sends each request at once if any replica is available."""
-
     wake_s = math.inf
 
     def __init__(self, fleet: ReplicaTable, policy: Policy) -> None:
@@ -88,16 +83,15 @@ class ImmediateDispatcher(Generic[Item]):
 LOOK_AHEAD = 32
 """How many requests for busy replicas may be skipped to find one for an idle replica."""
 NEVER_DUE_S = 3600.0
-"""Due time after arrival of a request that has none: behind the others, but not last forever."""
 MIN_WAKE_S = 0.001
 
 Waiting = tuple[float, int, int, Item, RoutingRequest]
-"""Sort time, priority, number, item, demand."""
 
 
 class ReplicaRoom(NamedTuple):
-    """The replicas in one call of `ready`. `queues`: seconds of queued prefill, and of the requests that wait
-    for it. `turns_s`: seconds until a full one has a place."""
+    """`queues`: seconds of prefill that is queued or waits here. `turns_s`: seconds until a full replica has
+    a place.
+    """
 
     has_room: NDArray[np.bool_]
     queues: Vector
@@ -108,8 +102,6 @@ class ReplicaRoom(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The best replica for a request, and the seconds until its first token there."""
-
     replica: int
     cached: Vector
     first_s: float
@@ -121,12 +113,12 @@ class Admission(Generic[Item]):
     """The default dispatcher: sends a request when its best replica has room.
 
     A replica has room while its queued prefill is shorter than one of its steps (`ReplicaTable.hold_s`), or
-    while fewer requests wait for a first token than it works on together (`prefill_slots`); never for more
-    than `window`. It always has room for one: a wrong report cannot stop the stream.
+    while fewer than `prefill_slots` requests wait for a first token; never for more than `window`. An idle
+    replica always has room, so that a wrong report cannot stop the stream.
 
-    Order: due time, priority, arrival. A tenant's requests are due later the more of them wait. Late ones
+    Order: due time, priority, arrival. The more requests of a tenant wait, the later they are due. Late ones
     wait until nothing else can be sent, unless they keep their place. A request whose best replica is full
-    waits for it and counts as queued work there, so only as many wait for a cached prefix as it is worth.
+    counts as queued work there.
     """
 
     def __init__(self, fleet: ReplicaTable) -> None:
@@ -266,7 +258,6 @@ class Admission(Generic[Item]):
         self._expired.append(entry[3])
 
     def _set_wake(self, queues: Vector, now_s: float) -> None:
-        """Set `wake_s` to when the first full replica has room again if nothing happens until then."""
         fleet = self._fleet
         excess = queues - fleet.hold_s
         excess[(fleet.waiting < fleet.prefill_slots) | (fleet.busy == 0)] = 0.0
@@ -294,7 +285,6 @@ class Admission(Generic[Item]):
         return False
 
     def _join(self, tenant: str, demand: RoutingRequest) -> float:
-        """Count a tenant's request; returns the seconds that its earlier ones take at its fair share."""
         before = self._tenants.get(tenant, 0)
         self._tenants[tenant] = before + demand.prompt_tokens
         speed_s = self._fleet.fit.speed.token_s / max(len(self._fleet.numbers()), 1)

@@ -19,7 +19,7 @@ import msgpack
 from forebay.errors import ProtocolViolation
 
 MAX_MESSAGE_BYTES = 2 << 20
-"""About 400,000 tokens in one step of the engine. Parsing a hostile one takes about 70 times its bytes."""
+"""About 400,000 tokens in one step of the engine. Parsing takes up to about 70 times the message's bytes."""
 MAX_ITEMS = 1 << 18
 MAX_GROUP = 64
 DEVICE = "GPU"
@@ -29,8 +29,6 @@ HASH_MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Blocks that are cached or used again."""
-
     blocks: tuple[int, ...]
 
 
@@ -57,8 +55,7 @@ class CacheMessage:
 def read_message(frames: Sequence[bytes]) -> CacheMessage:
     """Parse the events in `frames`, without unknown kinds, sliding windows and other memory tiers.
 
-    Time and memory are proportional to the frames, at most `MAX_MESSAGE_BYTES`. Raises only
-    `ProtocolViolation`.
+    Raises only `ProtocolViolation`.
     """
     if len(frames) != 3 or len(frames[1]) != 8 or sum(map(len, frames)) > MAX_MESSAGE_BYTES:
         raise ProtocolViolation("expected three frames: a topic, 8 bytes of sequence number, and the events")
@@ -110,7 +107,6 @@ def _number(block: Any) -> int:
 
 
 MAX_SAMPLED = 2048
-"""Per replica. A larger sample is halved."""
 WITNESSES = 5
 """The median of this many evictions counts: another copy of one block may still be in use."""
 
@@ -119,14 +115,13 @@ class CacheHorizon:
     """Finds the time before which unused blocks are no longer cached, `horizon_s`; it never decreases.
 
     The published blocks are of tokens and ours are of text, so they cannot be matched. But an engine evicts
-    the least recently used blocks first: once a block is evicted, everything last used before it is gone.
-    Only a fixed share of the blocks is kept, chosen by hash (spatial sampling, Waldspurger and others 2015).
+    the least recently used blocks first: once a block is evicted, everything last used before it is gone. A
+    fixed share of the blocks is kept, chosen by hash (spatial sampling, Waldspurger and others 2015).
     """
 
     def __init__(self) -> None:
         self.horizon_s = -math.inf
         self.missed = 0
-        """Published messages that did not arrive."""
         self.restarts = 0
         self._next: int | None = None
         self._moments: dict[int, float] = {}
@@ -137,8 +132,6 @@ class CacheHorizon:
         return len(self._moments)
 
     def read(self, message: CacheMessage, now_s: float) -> bool:
-        """Count a message; returns whether the replica has lost its whole cache: it reports that, or
-        restarted."""
         lost = False
         if self._next is not None and message.sequence < self._next:
             self.restarts += 1
@@ -158,7 +151,6 @@ class CacheHorizon:
         return lost
 
     def clear(self) -> None:
-        """Forget all blocks; the horizon stays."""
         self._moments.clear()
         self._share_bits = 0
         self._evicted.extend([-math.inf] * WITNESSES)
@@ -182,12 +174,9 @@ class CacheHorizon:
 
 
 MAX_BLOCKS = 16_384
-"""Per replica, latest first: about two million tokens."""
 
 
 class BlockUsage:
-    """Text blocks in the order of their last use, at most `MAX_BLOCKS`."""
-
     def __init__(self) -> None:
         self._used: OrderedDict[int, float] = OrderedDict()
 
@@ -220,7 +209,7 @@ log = logging.getLogger(__name__)
 
 
 class CacheWatch:
-    """Follows what one replica evicts, in our text blocks. Pure: times are passed in."""
+    """Follows what one replica evicts, in our text blocks."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -232,7 +221,6 @@ class CacheWatch:
         self._usage.used(blocks, now_s)
 
     def receive(self, frames: Sequence[bytes], now_s: float) -> bool:
-        """Read a message; returns whether the replica has lost its whole cache. Raises nothing."""
         try:
             message = read_message(frames)
         except ProtocolViolation as error:

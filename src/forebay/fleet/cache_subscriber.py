@@ -1,8 +1,7 @@
-"""The subscription to a replica's KV-cache events: its address, and a subscriber's side of ZeroMQ's wire
-protocol (ZMTP 3.0, https://rfc.zeromq.org/spec/23).
+"""A subscriber to a replica's KV-cache events over ZeroMQ (ZMTP 3.0, https://rfc.zeromq.org/spec/23).
 
-libzmq collects all frames of a message before it delivers the first one, and bounds only each frame: one
-message without end takes all memory.
+Not libzmq: it collects all frames of a message first and bounds only each frame, so one endless message takes
+all memory.
 """
 
 from __future__ import annotations
@@ -53,20 +52,18 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.5
 SUBSCRIBE_S = 10.0
 PROBE_S = 10
-"""Silence after which the system probes the connection."""
 PARSE_S = 20e-6
-"""About what it takes to read a message or a command."""
 MIN_REST_S = 0.001
 REST = 4
 """Rest after a message, in times of its own work: a publisher gets at most a fifth of the event loop."""
 
 
 class CacheSubscriber:
-    """Connections to publishers; belongs to one event loop. Retried without end, also after a message that is
-    too large. A publisher that is faster than its reader loses messages."""
+    """Connections to publishers; belongs to one event loop. Reconnects without end, also after a message that
+    is too large. A publisher that is faster than its reader loses messages.
+    """
 
     async def follow(self, endpoint: str, receive: Callable[[list[bytes]], None]) -> None:
-        """Pass each message to `receive` until cancelled."""
         url = URL(endpoint)
         refused = ""
         while True:
@@ -149,8 +146,8 @@ async def read_frames(
 ) -> list[bytes]:
     """The frames of the next message, or none for a command. Answers pings.
 
-    Raises `ProtocolViolation` for more than `max_bytes` or `MAX_FRAMES`, before the message is received as a
-    whole. As many commands may come between them: the caller rests between messages only.
+    Raises `ProtocolViolation` for more than `max_bytes` or `MAX_FRAMES`, before the whole message is
+    received.
     """
     frames: list[bytes] = []
     left, commands = max_bytes, 0

@@ -42,7 +42,7 @@ LATE_S = 1.0
 
 
 class FleetClient:
-    """Places requests. Opens nothing before the first `watch`, `start` or `place`.
+    """Places requests. Connects to nothing before the first `watch`, `start` or `place`.
 
     `connect` opens a replica in place of HTTP. Raises `SettingError` for a missing API key.
     """
@@ -83,7 +83,6 @@ class FleetClient:
         self._stream = config.stream
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
-        """Called when no request waits for room."""
         self.on_usable: Callable[[int], None] = lambda usable: None
         """Called with `usable` within a quarter of a second of a change, and once it is known."""
         self._reported_usable: int | None = None
@@ -91,7 +90,6 @@ class FleetClient:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a replica with room, or for the first one that is up."""
         return len(self._placements) + self._unlisted
 
     @property
@@ -122,7 +120,6 @@ class FleetClient:
 
     @property
     def listing(self) -> int:
-        """The version of the current list of replicas; 0 if it has none."""
         found = self._membership.listing
         return found.version if isinstance(found, ScaledReplicaSet) else 0
 
@@ -132,7 +129,6 @@ class FleetClient:
         return found.wanted if isinstance(found, ScaledReplicaSet) else None
 
     def at_replicas(self) -> dict[str, int]:
-        """How many requests are at each replica, by URL, including replicas that leave the list."""
         counts = dict.fromkeys(self._membership.replicas, 0)
         for replica in self._membership.rows.values():
             counts[replica.url] = counts.get(replica.url, 0) + len(replica.leases)
@@ -143,22 +139,18 @@ class FleetClient:
         return self.served.models()
 
     def replicas(self, model: str | None = None) -> dict[str, str]:
-        """The replicas that serve `model`, by URL, each with the reason why it gets no requests, or an empty
-        one."""
         return {
             url: replica.why for url, replica in self._membership.replicas.items() if serves(replica, model)
         }
 
     @property
     def probed(self) -> bool:
-        """Whether the list was read and each replica was asked once."""
         return self._membership.listed and all(
             replica.checked for replica in self._membership.replicas.values()
         )
 
     @property
     def fault(self) -> str:
-        """Why the list of replicas cannot be read now; empty if it can."""
         return self._membership.fault
 
     def demand(
@@ -176,7 +168,8 @@ class FleetClient:
         model: str | None = None,
     ) -> RoutingRequest:
         """Describe a request with this prompt. `deadline_s` counts from now; the rest is as in
-        `RoutingRequest`."""
+        `RoutingRequest`.
+        """
         now_s = self._clock.monotonic_s()
         return RoutingRequest(
             prompt_tokens=self._tokens.tokens(len(text)),
@@ -204,27 +197,25 @@ class FleetClient:
         """Wait for a replica with room.
 
         Entering raises `Overloaded` if none had room until the demand's deadline, and `Unreachable` without
-        any replica or after `deadline`. That one counts only while no replica works, until the request is
-        sent. `chars` is the prompt's length, from which tokens per character are learned. `id` is the name in
+        any replica or after `deadline`, which counts only while no replica works, until the request is sent.
+        `chars` is the prompt's length, from which tokens per character are learned. `id` is the name in
         `sent`. `source`: who sent it; failures of one source alone are weak evidence against a replica.
         """
         return self._placements.place(demand, deadline or Deadline(), chars=chars, id=id, source=source)
 
     def why(self, lease: ReplicaLease, demand: RoutingRequest) -> RouteReasons:
-        """Why `demand` got the replica of `lease`."""
         return lease.why(self._routing, len(self.fleet.numbers()), len(demand.avoid))
 
     def only(self, lease: ReplicaLease) -> bool:
-        """Whether no other replica may get the request of `lease`."""
         return self._membership.only(lease.number)
 
     async def accepts(self, lease: ReplicaLease) -> bool:
-        """Whether the replica of `lease` answers a probe."""
         return await self._membership.accepts(lease.number)
 
     async def fits(self, number: int, within_s: float) -> bool:
-        """Whether a replica still serves its model, and accepts the key; if not, it gets no requests until it
-        does."""
+        """Whether a replica still serves its model and accepts the key. If not, it gets no requests until it
+        does.
+        """
         return await self._membership.fits(number, within_s)
 
     def watch(self) -> None:
@@ -254,7 +245,7 @@ class FleetClient:
                 raise Unreachable(f"no replica can be used after {wait_s:g} s: {membership.why_none()}")
 
     async def until_listed(self, wait_s: float) -> bool:
-        """Wait until a replica has reported its models; whether one has after `wait_s`."""
+        """Wait until a replica has reported its models; returns False after `wait_s`."""
         self.watch()
         end_s = self._clock.monotonic_s() + wait_s
         self._unlisted += 1
@@ -271,7 +262,6 @@ class FleetClient:
         return self._membership.why_none()
 
     async def _look(self, end_s: float) -> bool:
-        """Wait for the next look at a replica; False if it is `end_s` already."""
         left_s = end_s - self._clock.monotonic_s()
         if left_s <= 0:
             return False

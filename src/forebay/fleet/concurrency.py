@@ -1,5 +1,4 @@
-"""How many requests at once a replica gets, found by trying more and fewer: first tokens show it, then only
-answers."""
+"""Finds how many requests at once give a replica its highest throughput, by trying more and fewer."""
 
 from __future__ import annotations
 
@@ -10,15 +9,12 @@ from typing import Literal
 MIN_PATIENCE_S, PATIENCE = 1.0, 4.0
 """After this many first waits without another start, the replica starts no more of its requests."""
 FLOW, FLAT = 2, 3
-"""Tokens per request in a measurement; measurements in a row without a rise, one of which may be in a
-pause."""
+"""Tokens per request in a measurement; measurements in a row without a rise, one of which may be in a pause.
+"""
 FULL = 0.75
-"""Answers count if at least this share of the limit was there."""
 
 
 class Rate:
-    """Answers per second over `wanted` of them, after `skip` earlier ones."""
-
     def __init__(self, wanted: float, skip: int, now_s: float) -> None:
         self._wanted = wanted
         self._skip = skip
@@ -48,17 +44,11 @@ class Rate:
 
 
 class Opening:
-    """What tokens show since the replica was first sent more than before."""
-
     def __init__(self) -> None:
         self.begun = 0
-        """The most requests with a first token at a time; 0 before any."""
         self.slots = math.inf
-        """How many it works on at a time, once others had to wait."""
         self.per_s = 0.0
-        """Tokens per second at the last limit."""
         self.flat = 0
-        """Measurements in a row without a rise."""
         self._first_s = math.inf
         self._grew_s = -math.inf
         self._gaps_s, self._gaps = 0.0, 0
@@ -69,7 +59,6 @@ class Opening:
             self.begun, self._grew_s = begun, now_s
 
     def flowed(self, begun: int, gap_s: float, tokens: int = 1) -> float | None:
-        """Tokens per second of `begun` requests; None until enough gaps were seen."""
         self._gaps_s += gap_s
         self._gaps += tokens
         if self._gaps < FLOW * begun:
@@ -93,28 +82,29 @@ class Opening:
 FIRST, FIRST_SHOWN = 32, 256
 """Most servers run `FIRST` at once or queue them at no cost; the other is for one that reports its queue."""
 GROWTH = 2.0
-"""The limit is multiplied by this if the replica works on nearly all requests and gets more done."""
 KV_FULL = 0.9
 MORE_SLOTS, RISES = 1.1, 1.1
 """If a replica works on this many times its former maximum, it has more slots now; and how much a doubling
-must raise the rate for another to follow."""
+must raise the rate for another to follow.
+"""
 UP, DOWN = 1.5, 0.5
 MORE, SAME = 1.06, 0.97
 """How much more must raise the rate to be kept, and how far fewer may lower it."""
 MORE_FOR_GOOD, MORE_TO_CLIMB = 1.12, 1.25
-"""How much more must raise it if fewer are never tried again, and to start another climb."""
 WORSE, SURE = 0.8, 16
 """A trial of fewer ends once the rate is this low over this many answers, or over the limit."""
 TIMES, LEAST, ENOUGH = 4, 64, 256
-"""Answers to one rate: this many times the limit, within these bounds."""
 DRIFT, OVERDUE, STUCK = 1.25, 2.5, 1.5
-"""A trial does not count if the rates before and after it differ by more than the first, is not the cause if
-answers come more slowly by the second, and ends, if of fewer, after this many answer times without one."""
+"""A trial does not count if the rates before and after it differ by more than the first. If answers take the
+second times longer, another cause is assumed. A trial of fewer ends after the third, in answer times without
+an answer.
+"""
 REST_S, MAX_REST_S, COST = 10.0, 320.0, 20.0
 """Seconds between trials, doubled after each without effect; and how much longer after a costly one."""
 SLOW_S, SLOWLY_DOWN, LONG_S = 10.0, 0.75, 60.0
 """If one measurement takes longer than the first, fewer are tried in a smaller step; if longer than the last,
-never."""
+never.
+"""
 NO_TIME_S = 0.25
 """Never fewer than are answered in this time: it would gain nothing."""
 
@@ -132,10 +122,10 @@ class ConcurrencyLimit:
     """The most requests at a time. Not thread-safe.
 
     It starts at `FIRST` and doubles while the replica works on nearly all of them, until no more tokens flow.
-    Without tokens it grows by one with each answer, until a doubling raises the rate too little. From then on
-    it now and then tries half as many, or half as many more, between two measurements. Speed does not matter:
-    a replica that becomes fifty times slower keeps its number. Nothing is learned while fewer requests are
-    there than allowed. If answers take longer than `most_s`, the limit falls in proportion.
+    Without tokens it grows by one with each answer, until a doubling raises the rate too little. Later it
+    sometimes tries half as many, or half as many more, between two measurements. Nothing is learned while
+    fewer requests are there than allowed. If answers take longer than `most_s`, the limit falls in
+    proportion.
     """
 
     def __init__(
@@ -186,7 +176,6 @@ class ConcurrencyLimit:
         self._start.add(begun, now_s - sent_s, now_s)
 
     def flowed(self, begun: int, gap_s: float, now_s: float, *, tokens: int = 1) -> None:
-        """Count tokens of one of `begun` running requests, `gap_s` after the previous ones."""
         if self._phase != "climb" or self._careful:
             return
         if begun < FULL * self.limit or self._kv_usage >= KV_FULL:
@@ -264,13 +253,13 @@ class ConcurrencyLimit:
             self._settle(0, now_s, REST_S)
 
     def start_high(self) -> None:
-        """Start higher: the replica reports its queue and the size of its KV cache."""
         if self._phase == "climb" and not self._start.begun and not self._careful:
             self._limit = min(max(self._limit, FIRST_SHOWN), self._most)
 
     def waited(self, took_s: float, usual_s: float, sent_s: float, now_s: float) -> None:
         """Lower the limit if requests wait for each other: a first token took `took_s`, alone it takes
-        `usual_s`."""
+        `usual_s`.
+        """
         if took_s > PATIENCE * usual_s and self._limit > PATIENCE:
             share = max(PATIENCE * usual_s / took_s, PATIENCE / self._limit)
             self._cut(share, "rest", sent_s, now_s)

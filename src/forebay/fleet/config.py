@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 DEFAULT_POLICY = "expected_ttft"
 MIN_STALL_S = 1.0
-"""Shorter silence is never a stall."""
 
 
 def stall_s_for(timeout_s: float) -> float:
@@ -35,11 +34,10 @@ class FleetConfig:
     """Replicas, their model, and how requests are spread over them. Holds no secret.
 
     `model` None: requests go to replicas that list their model. A replica is stalled if it is silent for
-    `stall_s` with requests in flight, and for four times as long as expected. There are at most `capacity`
-    requests at a time, and none should take more than half of `deadline_s`. `kv_events` (see
-    `cache_endpoint`) is where replicas publish cache evictions; None: they are estimated. `scaled`: replicas
-    are started when requests wait, so an empty list makes no request late. Without `stream`, answers are
-    requested in one piece.
+    `stall_s` with requests in flight, and for four times as long as expected. At most `capacity` requests are
+    in flight, and none should take more than half of `deadline_s`. `kv_events` (see `cache_endpoint`): where
+    replicas publish cache evictions; None: they are estimated. `scaled`: replicas are started when requests
+    wait, so an empty list makes no request late.
     """
 
     replicas: ReplicaList
@@ -67,7 +65,7 @@ class FleetConfig:
 
 @dataclass(frozen=True)
 class FleetEngineFactory:
-    """Opens a `FleetEngine`. Reads the API key when called, and never holds it."""
+    """Opens a `FleetEngine`. Reads the API key only when called."""
 
     config: FleetConfig
 
@@ -93,8 +91,6 @@ def _by_url(value: Any) -> Any:
 
 
 def _checked(check: Callable[[str], object], prefix: str) -> AfterValidator:
-    """A validator that raises the `SettingError` of `check` without its prefix: the key is named already."""
-
     def checked(text: str) -> str:
         try:
             check(text)
@@ -142,7 +138,7 @@ class ReplicaSource(Model):
         return tuple(key for key in PLACES if getattr(self, key))
 
     def replicas(self) -> ReplicaList | None:
-        """The replicas; None if no key is set. Raises `SettingError`."""
+        """None if no key is set. Raises `SettingError`."""
         if self.file is not None:
             return FileReplicas(self.file)
         if self.dns is not None:

@@ -29,36 +29,32 @@ PREFILL_PARAMS: dict[str, JSON] = {
     "remote_port": None,
 }
 """They make vLLM's NIXL connector keep a KV cache and return its location (vLLM 0.32,
-docs/features/nixl_connector_usage.md)."""
+docs/features/nixl_connector_usage.md).
+"""
 LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "min_tokens")
 STREAM_FIELDS = ("stream", "stream_options")
 """vLLM returns the location only with answers in one piece, and then rejects the options of a stream."""
 LOOK_S = 1.0
-"""How often a request that waits for its prefill checks that there is still a replica for it."""
 MISSING = 10
-"""Prefills in a row without a KV cache after which a warning is logged."""
 
 log = logging.getLogger("forebay")
 Answer = TypeVar("Answer")
 
 
 def prefill_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The body for a prefilling replica: the same prompt, and one token in one piece."""
     left_out = (*LENGTH_FIELDS, *STREAM_FIELDS)
     kept = {key: value for key, value in fields.items() if key not in left_out}
     return {**kept, "max_tokens": 1, KV_TRANSFER: PREFILL_PARAMS}
 
 
 def none_prefills(prefill: FleetClient) -> bool:
-    """Whether no replica works. One that was not checked yet may; an unreadable list counts as none."""
     return not prefill.usable and (prefill.probed or bool(prefill.fault))
 
 
 async def while_some_prefill(
     call: Coroutine[Any, Any, Answer], none_prefills: Callable[[], bool]
 ) -> Answer | None:
-    """Return the result of a prefill, or None, with `call` cancelled, if there is no replica for it any
-    more."""
+    """Return the result of a prefill; None, with `call` cancelled, if no replica can prefill any more."""
     task = asyncio.ensure_future(call)
     try:
         while not task.done():
@@ -75,8 +71,6 @@ async def while_some_prefill(
 
 
 class MissingKvCaches:
-    """Counts prefills without a KV cache, and logs once that they are useless."""
-
     def __init__(self) -> None:
         self._missing = 0
 
@@ -94,12 +88,12 @@ class MissingKvCaches:
 class DisaggregatedEngine:
     """Reserves a place at a replica of `decode`, prefills at one of `prefill`, then decodes at that place.
 
-    This order matters: vLLM keeps a KV cache for half a minute only, so nothing may wait between the two
-    calls. A KV cache is read once. The decoding replica also prefills if decoding has failed before, if no
-    replica of `prefill` works, or if prefill failed or returned no KV cache.
+    In this order, because vLLM keeps a KV cache for half a minute only. A KV cache is read once. The decoding
+    replica also prefills if decoding has failed before, if no replica of `prefill` works, or if prefill
+    failed or returned no KV cache.
 
     Token counts are those of decoding, but `cached_tokens` those of a prefill elsewhere. Timing begins with
-    the prefill. `Completion.handover` names the outcome.
+    the prefill.
     """
 
     def __init__(self, prefill: FleetEngine, decode: FleetEngine) -> None:
@@ -114,7 +108,6 @@ class DisaggregatedEngine:
     async def complete(
         self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
     ) -> Completion:
-        """As `Engine.complete`; `timeout_s` applies to each of the two calls."""
         deadline = deadline or Deadline()
         handover: KvHandover = "no_server"
         failed = self._decode.has_failed(request.id)
@@ -173,9 +166,6 @@ class DisaggregatedEngine:
 
 @dataclass(frozen=True, slots=True)
 class TwoClients:
-    """Shows two fleets as one `FleetClient`. Requests in flight are those of the decoding fleet, as each has
-    a place there from the start."""
-
     prefill: FleetClient
     decode: FleetClient
 
@@ -230,8 +220,6 @@ def decode_of(request: Request, prefilled: Completion) -> Request:
 
 @dataclass(frozen=True)
 class DisaggregatedEngineFactory:
-    """Opens a `DisaggregatedEngine`. Reads the API key when called, and never holds it."""
-
     prefill: FleetConfig
     decode: FleetConfig
 
@@ -240,7 +228,6 @@ class DisaggregatedEngineFactory:
 
 
 def engine_factory(fleet: FleetConfig, prefill: ReplicaList | None = None) -> EngineFactory:
-    """The factory for `fleet`, or for both if there are replicas for `prefill`."""
     if prefill is None:
         return FleetEngineFactory(fleet)
     # vLLM returns the location of a KV cache only with answers in one piece.
@@ -259,9 +246,8 @@ def check_prefill(
 ) -> str:
     """Return warnings about the servers in `replicas`; blocks for at most three times `CHECK_S`.
 
-    They are asked for their models, one token, and a KV cache. Raises `SettingError`, naming the setting
-    `key`, if all answer and none can prefill for `model`. Warnings are about servers that do not answer or
-    are unsuitable, and an empty or unreadable list. Nothing is asked if the API key is not available here.
+    They are asked for their models, one token, and a KV cache, unless the API key is not available here.
+    Raises `SettingError`, naming the setting `key`, if all answer and none can prefill for `model`.
     """
     return asyncio.run(_check(replicas, model, chat=chat, api_key=api_key, key=key))
 
@@ -269,7 +255,6 @@ def check_prefill(
 async def describe_prefill(
     replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
 ) -> str:
-    """As `check_prefill`, but returns the error's text, too, for what starts in any case."""
     try:
         return await _check(replicas, model, chat=chat, api_key=api_key, key=key)
     except SettingError as error:

@@ -1,4 +1,4 @@
-"""Lists of replicas, and the check of what they serve before a job starts, which waits if all are away."""
+"""Lists of replicas, and the check of what they serve before a job starts."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class ReplicaList(Protocol):
 
     def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
         """Yield the URLs now and after each change, or a `SettingError`: the last URLs stay valid. Ends if
-        they never change."""
+        they never change.
+        """
         ...
 
 
 async def polled(
     urls: Callable[[], Awaitable[tuple[str, ...]]], every_s: float
 ) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
-    """Yield the result of `urls` every `every_s`; once if that is infinite."""
     while True:
         try:
             yield await urls()
@@ -55,7 +55,8 @@ async def polled(
 
 def checked(urls: Iterable[object], *, where: str) -> tuple[str, ...]:
     """Return `urls` without repetition. Raises `SettingError`, naming `where`, for none, too many or a bad
-    one."""
+    one.
+    """
     found: dict[str, None] = {}
     for url in urls:
         if not isinstance(url, str):
@@ -121,7 +122,7 @@ MAX_BYTES = 256 << 10
 class FileReplicas:
     """A file of URLs: one per line (`#` begins a comment), or a list in YAML or JSON.
 
-    Replace it as a whole by renaming: half a list is a valid list, too.
+    Replace it by renaming: half a list is a valid list, too.
     """
 
     path: str
@@ -154,7 +155,8 @@ def _entries(text: str, where: str) -> Iterable[object]:
 
 class ScaledReplicaSet(tuple[str, ...]):
     """URLs of replicas that may get requests, perhaps none. `version` grows with each change; `wanted` is how
-    many there should be."""
+    many there should be.
+    """
 
     version: int
     wanted: int
@@ -226,9 +228,9 @@ def discover_model(
     """Find the model to request and check that the replicas serve it; blocks.
 
     One replica that answers is enough. The context is the shortest of all replicas, None if none reports one.
-    If there is no replica at present, `wanted` is accepted. Passing failures are retried by `retry` until
-    `deadline_s`; then `PipelineFailed` is raised. `SettingError` is raised for other failures, an unreadable
-    list, and if no replica that answers serves the model. `keys` are the settings to name in messages.
+    Without replicas, `wanted` is accepted. Passing failures are retried by `retry` until `deadline_s`; then
+    `PipelineFailed` is raised. `SettingError` is raised for other failures, an unreadable list, and if no
+    replica that answers serves the model. `keys` are the settings to name in messages.
     """
     url_key, model_key = keys
     key = None if api_key is None else read_secret(api_key)
@@ -256,7 +258,7 @@ def discover_model(
 def check_served(
     replicas: ReplicaList, wanted: str, *, api_key: SecretRef | None, within_s: float, key: str
 ) -> ServedModel:
-    """Return the model `wanted` as the replicas serve it, asked once; blocks for at most `within_s`.
+    """Return the model `wanted` as the replicas serve it; blocks for at most `within_s`.
 
     The context is unknown if none answers in time or the API key is not available here. Raises
     `SettingError`, naming the setting `key`, if replicas answer and none serves the model.
@@ -273,8 +275,9 @@ def check_served(
 
 
 def why_unserved(replicas: ReplicaList, wanted: str, *, api_key: SecretRef | None, within_s: float) -> str:
-    """Why no replica serves the model `wanted`, asked once; empty if one does. Blocks for about
-    `within_s`, or longer if a name is slow to resolve."""
+    """Why no replica serves the model `wanted`; empty if one does. Blocks for about `within_s`, or longer if
+    a name is slow to resolve.
+    """
     try:
         secret = None if api_key is None else read_secret(api_key)
         urls, answers = asyncio.run(asyncio.wait_for(_ask(replicas, secret), within_s))
@@ -290,7 +293,6 @@ def why_unserved(replicas: ReplicaList, wanted: str, *, api_key: SecretRef | Non
 
 
 Served = Mapping[str, tuple[ServedModel, ...]]
-"""The models of each replica that has answered, by URL."""
 
 
 def _shortest(name: str, served: Served) -> ServedModel:
@@ -328,7 +330,6 @@ def _served(
     clock: Clock,
     sleep: Callable[[float], None],
 ) -> dict[str, tuple[ServedModel, ...]]:
-    """Empty only with `none_ok`, if there is no replica."""
     begin_s = clock.monotonic_s()
     attempt, alike = 0, Counter[float]()
     while True:

@@ -1,8 +1,8 @@
 """The replicas that a cluster reports: behind a Kubernetes Service, or of a fleet on Ray.
 
 The Kubernetes API reports changes at once, before DNS does. Ray's dashboard is asked twice a second, once per
-process; while Serve reports only some replicas, the last list stays. If the dashboard's name has several
-addresses, each is a cluster with a part of the fleet, for example while a new one replaces an old one.
+process; while Serve reports only some replicas, the last list stays. Each address of the dashboard's name is
+a cluster with a part of the fleet.
 """
 
 from __future__ import annotations
@@ -115,10 +115,8 @@ def _urls_in(found: Objects | Trouble, name: ServiceName, collection: Collection
 
 
 def endpoint_urls(slices: Iterable[Mapping[str, Any]], port: str | None, *, where: str) -> tuple[str, ...]:
-    """The sorted URLs of endpoints that are ready and not stopping; a pod with both address families once, by
-    IPv4.
-
-    An endpoint that any slice calls stopping is left out. Raises `SettingError`, naming `where`.
+    """The sorted URLs of endpoints that are ready and that no slice calls stopping. A pod with both address
+    families is listed once, by IPv4. Raises `SettingError`, naming `where`.
     """
     chosen: dict[str, tuple[str, str]] = {}
     stopping: set[str] = set()
@@ -178,8 +176,6 @@ LOOKS = CachedPoll(look_at, SystemClock(), limit_s=TIMEOUT_S + 1)
 
 @dataclass(frozen=True, slots=True)
 class RayPlace:
-    """The dashboard of a Ray cluster, and an application there."""
-
     address: str
     name: str
 
@@ -223,8 +219,6 @@ class RayReplicas:
     async def _by_cluster(
         self, before: Mapping[str, tuple[str, ...]], look: Look
     ) -> dict[str, tuple[str, ...]]:
-        """The replicas by dashboard; those of `before` for one that fails. Raises `SettingError` if all
-        fail."""
         place = RayPlace.parse(self.place)
         try:
             heads = await each_address(place.address)
@@ -265,7 +259,6 @@ async def _replicas_of(
 
 
 def _check_whole(found: ServeApplication, before: tuple[str, ...]) -> None:
-    """Raise `DeployError` if Serve does not report all replicas; `before` are the last ones."""
     deployment = found.deployments.get(DEPLOYMENT)
     if deployment is not None and deployment.recovering:
         raise DeployError(f"{found.name}: Serve has restarted and does not report all replicas yet")

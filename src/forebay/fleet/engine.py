@@ -21,9 +21,7 @@ from forebay.fleet.routing_request import prompt_text
 from forebay.records import Completion, Request
 
 SHARE = 0.2
-"""Retries that each success pays for."""
 FIRST_RETRIES, MAX_RETRIES = 32.0, 128.0
-"""Retries allowed before any success, and the most that can be saved."""
 ALWAYS = 3
 """Retries at a time that need no budget, so that an outage can end."""
 
@@ -32,7 +30,7 @@ class RetryBudget:
     """Limits retries over all requests of a fleet; belongs to one event loop.
 
     Successes pay for retries. A retry without budget waits in order until no request waits for its first call
-    (`idle`), since it then takes nobody's place.
+    (`idle`).
     """
 
     def __init__(self, idle: Callable[[], bool]) -> None:
@@ -47,7 +45,6 @@ class RetryBudget:
 
     @asynccontextmanager
     async def repeat(self, left_s: float) -> AsyncIterator[bool]:
-        """Hold a turn while a call is retried; yields False if there was none within `left_s`."""
         paid = await self._turn(left_s)
         try:
             yield paid is not None
@@ -57,7 +54,6 @@ class RetryBudget:
                 self.wake()
 
     async def _turn(self, left_s: float) -> bool | None:
-        """Whether the budget paid for it; None if its time is over."""
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         self.wake()
@@ -79,7 +75,7 @@ class RetryBudget:
         while self._waiting:
             turn = self._waiting[0]
             if turn.done():
-                # Its time was over.
+                # It timed out.
                 self._waiting.popleft()
                 continue
             if self._left >= 1:
@@ -110,8 +106,6 @@ PromptElsewhere = Callable[[], Awaitable[Request]]
 
 
 class PlacementDeadline(Deadline):
-    """A deadline that does not begin with the place, but with the call."""
-
     __slots__ = ("_of",)
 
     def __init__(self, deadline: Deadline) -> None:
@@ -130,8 +124,6 @@ class PlacementDeadline(Deadline):
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """The replicas at which a request failed, its last failure, and whether that replica had stalled."""
-
     replicas: tuple[int, ...]
     error: EngineError
     lost: bool
@@ -142,8 +134,8 @@ class FleetEngine:
 
     `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised once every
     replica has failed this way, other errors at once. If all serve other models by now, or refuse a probe's
-    key, too, `Unreachable` is raised instead. Requests wait for room in order of `due_s`
-    or else their deadlines, then `priority`; their deadline counts meanwhile only if no replica works.
+    key, too, `Unreachable` is raised instead. Requests wait for room in order of `due_s` or else their
+    deadlines, then `priority`; waiting counts only while no replica works.
     """
 
     def __init__(
@@ -196,7 +188,6 @@ class FleetEngine:
             raise error
 
     async def _one_fits(self, replicas: tuple[int, ...], deadline: Deadline) -> bool:
-        """Whether one of them still fits, so that the request itself was refused."""
         left_s = deadline.left_s(self._clock.monotonic_s())
         return any(await asyncio.gather(*(self.client.fits(number, left_s) for number in replicas)))
 
@@ -206,7 +197,7 @@ class FleetEngine:
         """Make the first call of a request whose prompt `prompt` prefills elsewhere, once there is a place
         here.
 
-        Errors are raised, and not held against a replica if the other one may have caused them.
+        Errors are not held against a replica if the other one may have caused them.
         """
         text = prompt_text(request)
         found = await self._once(request, text, (), timeout_s, deadline, prompt=prompt)

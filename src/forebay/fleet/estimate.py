@@ -1,8 +1,7 @@
-"""The estimate that routing and admission share: when would a request get its first token on a replica, and
-how long would it delay the others there?
+"""When a request would get its first token on a replica, and how long it would delay the others there.
 
-It counts the prefill queued there, this prompt's own prefill at the learned speed, and decoding. Vectors have
-one element per replica. docs/fleet.md derives it. Imports only numpy, since Ray nodes have little more.
+Vectors have one element per replica. docs/fleet.md derives it. Imports only numpy: Ray nodes have little
+more.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from forebay.fleet.routing_request import RoutingRequest, Vector
 def queue_s(fleet: ReplicaTable, now_s: float) -> Vector:
     """Seconds until a replica has prefilled everything that was sent to it.
 
-    An overdue prompt is expected to take as long again as it is late, so a replica that hangs looks worse and
+    An overdue prompt is expected to take as long again as it is late, so a hanging replica looks worse and
     worse.
     """
     left: Vector = np.abs(fleet.head_until_s - now_s)
@@ -32,7 +31,6 @@ def queue_of_s(fleet: ReplicaTable, replica: int, now_s: float) -> float:
 
 
 def prefill_s(fleet: ReplicaTable, demand: RoutingRequest, cached: Vector) -> Vector:
-    """Seconds that the prompt's uncached part takes at the head of a replica's queue."""
     speed, prompt = fleet.fit.speed, demand.prompt_tokens
     per_token: Vector = fleet.context * speed.context_s
     per_token += fleet.decoding * speed.decode_s
@@ -49,10 +47,8 @@ def prefill_s(fleet: ReplicaTable, demand: RoutingRequest, cached: Vector) -> Ve
 
 
 def stall_s(fleet: ReplicaTable, work_s: Vector) -> Vector:
-    """Seconds of waiting that a prompt of `work_s` costs the requests before it.
-
-    It holds up all that decode by then. That counts by its share of the time their answers take: one step is
-    negligible among hundreds, a prefill of many seconds is not.
+    """Seconds of waiting that a prompt of `work_s` costs the requests before it, by its share of their time:
+    one step is negligible among hundreds, a prefill of many seconds is not.
     """
     stalled: Vector = work_s * work_s
     stalled /= work_s + fleet.answer_s
@@ -86,8 +82,7 @@ def least(costs: Vector, fleet: ReplicaTable) -> int:
 class ExpectedTtft:
     """Chooses the least sum of the expected time to first token and the cost to other requests.
 
-    No threshold for imbalance: a hot prefix spills once the queue at the cached replica costs more than a
-    prefill elsewhere.
+    A hot prefix moves once the queue at the cached replica costs more than a prefill elsewhere.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:

@@ -1,5 +1,6 @@
 """Whether a replica may get requests (a circuit breaker with a slow start), whether its load reports are
-credible, and which of its requests have stalled."""
+credible, and which of its requests have stalled.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ class HealthRules:
     """When a replica is shut and how it opens again.
 
     It is shut after `failures` without a success between them (`failures_alone` if it is the only one), or
-    after `missed_checks`. Failures of one source alone never shut it: a probe must fail, too. It stays shut
-    for `first_wait_s`, doubled with each further failure up to `max_wait_s`. Then a passed probe lets one
-    request through. Each first token allows one more in flight and halves the wait; after `start_tokens`
-    there is no limit.
+    after `missed_checks`. If all failures are of one source, a probe must fail, too. It stays shut for
+    `first_wait_s`, doubled with each further failure up to `max_wait_s`. Then a passed probe lets one request
+    through. Each first token allows one more in flight and halves the wait; after `start_tokens` there is no
+    limit.
     """
 
     failures: int = 3
@@ -41,8 +42,9 @@ SOURCES = 3
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What failed requests hold against a replica until a probe decides. `shuts`: a failed probe shuts it;
-    else it only pauses as it asked."""
+    """Evidence of failed requests against a replica until a probe decides. `shuts`: a failed probe shuts it;
+    else it only pauses as it asked.
+    """
 
     why: str
     at_least_s: float | None = None
@@ -50,17 +52,16 @@ class Suspicion:
 
 
 class Health:
-    """The state of one replica. Times are passed in.
+    """The state of one replica.
 
     `up`: no limit, or that of a slow start. `shut`: nothing is sent. `trial`: it has just joined, and one
-    request may test it. Requests sent before the replica was shut have an older `epoch` and count no more.
+    request may test it. Requests with an older `epoch`, from before it was shut, count no more.
     """
 
     def __init__(self, rules: HealthRules = RULES) -> None:
         self._rules = rules
         self.state: State = "up"
         self.why = ""
-        """Why it was shut last; empty if it never was."""
         self.epoch = 0
         self.limit = math.inf
         self.until_s = -math.inf
@@ -82,7 +83,8 @@ class Health:
 
     def succeeded(self, epoch: int, now_s: float, *, first: bool = True, complete: bool = True) -> None:
         """Count a request that got its `first` token, its `complete` answer, or both. First tokens reopen a
-        replica, but do not make up for answers that break off."""
+        replica, but do not make up for answers that break off.
+        """
         self._sign_s = now_s
         if epoch != self.epoch or self.state == "shut":
             return
@@ -93,7 +95,7 @@ class Health:
         if first and self.limit < math.inf:
             self.limit += 1
             self._wait_s = max(self._rules.first_wait_s, self._wait_s / 2)
-            # A replica that never failed has nothing more to prove.
+            # A replica that never failed needs no slow start.
             if not self.epoch or self.limit > self._rules.start_tokens:
                 self.limit = math.inf
                 self.why = ""
@@ -111,9 +113,8 @@ class Health:
     ) -> None:
         """Count a failure that seems to be the replica's fault, of a request sent in `epoch`.
 
-        As many failures are needed as requests are still `in_flight`, since some of many may fail in a row by
-        chance. `source`: who sent it; None for one unrelated to any other. `at_least_s`: how long the replica
-        asked to be left alone.
+        As many failures are needed as requests are still `in_flight`: some may fail in a row by chance.
+        `source`: who sent it. `at_least_s`: the pause the replica asked for.
         """
         if epoch != self.epoch or self.state == "shut":
             return
@@ -155,7 +156,6 @@ class Health:
             self.state, self.limit = "up", 1.0
 
     def check_failed(self, why: str, began_s: float, now_s: float) -> None:
-        """Count a failed check that began at `began_s`, unless the replica has answered requests since."""
         if self._sign_s >= began_s:
             return
         self._missed += 1
@@ -176,16 +176,14 @@ class Health:
 
 
 UNPROVEN_S = 10.0
-"""How long a reported queue of others' requests counts without evidence from our requests."""
 MIN_CLAIM_S = 0.05
 
 
 class ReportCheck:
     """Checks what one replica reports against what our own requests see there.
 
-    A report that does not change while the replica is busy is not new. A long reported queue counts for
-    `UNPROVEN_S`, and then until one of our requests contradicts it; after that it counts again once a request
-    confirms it.
+    A long reported queue counts for `UNPROVEN_S`, and then until one of our requests contradicts it; after
+    that it counts again once a request confirms it.
     """
 
     def __init__(self) -> None:
@@ -201,7 +199,6 @@ class ReportCheck:
         return new or not (load.running or load.waiting)
 
     def claimed(self, claimed_s: float, now_s: float) -> bool:
-        """Whether to count a report that others' requests take `claimed_s` of prefill."""
         if claimed_s < MIN_CLAIM_S:
             self._unproven_since_s = None
             return True
@@ -220,11 +217,11 @@ class ReportCheck:
 
 
 PATIENCE = 4.0
-"""Something may take this many times longer than recently before it is given up."""
+"""A request is given up after this many times the recent time."""
 PROGRESS_FADE = 1 / 50
 STALE_S = 1.0
 GIVEN_UP = 0.5
-"""What was given up counts as having taken this share of its time, so the next gets twice as long."""
+"""A request given up counts as this share of its time, so the next one gets twice as long."""
 
 
 class TrackedRequest(Protocol):
@@ -232,14 +229,10 @@ class TrackedRequest(Protocol):
 
     timeout_s: float
     source: str | None
-    """Whose request it is; requests of one source may share a fault."""
     epoch: int
-    """The replica's `Health.epoch` when it was sent."""
     sent_s: float
     moved_s: float
-    """When it last made progress or was sent."""
     overtaken_s: float
-    """When a later request began before it; NaN if none did."""
     ended: bool
     ignore_silence: bool
     metrics_only: bool
@@ -254,7 +247,8 @@ class TrackedRequest(Protocol):
 
 class Peak:
     """The longest recent time: rises at once, and falls by a fiftieth of the difference with each shorter
-    one."""
+    one.
+    """
 
     __slots__ = ("seconds",)
 
@@ -276,7 +270,6 @@ class RequestProgress:
 
     def __init__(self) -> None:
         self.moved_s = -math.inf
-        """When the replica last showed that it works."""
         self._in_order: OrderedDict[TrackedRequest, None] = OrderedDict()
         self._overtaken: set[TrackedRequest] = set()
         self._silences = Peak()
@@ -289,7 +282,6 @@ class RequestProgress:
 
     @property
     def overtaken(self) -> int:
-        """How many requests have not begun although later ones have: they wait for no place."""
         return len(self._overtaken)
 
     def moved(self, now_s: float) -> None:

@@ -29,9 +29,7 @@ from forebay.records import ReplicaLoad, Usage
 
 REPLICAS_FAULT = (Unreachable, Overloaded, RateLimited, AttemptTimeout, ServerFault, ProtocolViolation)
 MISPLACED = (Unauthorized, ModelNotFound)
-"""The replica does not fit the request; another may."""
 MIN_TIMEOUT_S = 1.0
-"""A shorter timeout shows nothing about the replica."""
 FULL = (Overloaded, RateLimited)
 
 
@@ -69,7 +67,6 @@ class ReplicaLease:
         self.sent_s = self.moved_s = request.sent_s
         self.overtaken_s = math.nan
         self.timeout_s = math.inf
-        """The longest time without progress; set by the holder."""
         self._first_s = math.nan
         self._there = int(fleet.requests[request.replica])
         self._refused_before = replica.refusals.seen
@@ -81,7 +78,6 @@ class ReplicaLease:
         """Called when `lost` is set: end the call and place the request again."""
         self.usage: Usage | None = None
         self.ignore_silence = False
-        """Set while silence is not the replica's fault."""
         self.metrics_only = False
         """Set while an answer in one piece is awaited: only metrics show that the replica works."""
         replica.sent(self, request.sent_s)
@@ -96,7 +92,6 @@ class ReplicaLease:
 
     @property
     def engine(self) -> ReplicaEngine:
-        """A client of the replica, for requests whose answer is read as one object."""
         return self._replica.connection.engine
 
     def why(self, policy: str, available: int, avoided: int) -> RouteReasons:
@@ -132,8 +127,9 @@ class ReplicaLease:
         asyncio.get_running_loop().call_later(self._own_s, self.set_aside)
 
     def await_prompt(self) -> None:
-        """Keep the place while another replica prefills the prompt. Neither silence nor the time to first
-        token counts."""
+        """Keep the place while another replica prefills the prompt. Silence and the time to first token are
+        ignored.
+        """
         self.ignore_silence = True
         self.set_aside()
 
@@ -164,7 +160,6 @@ class ReplicaLease:
         return not math.isnan(self._first_s)
 
     def progress(self, tokens: int = 1) -> None:
-        """Report bytes of the answer, about this many tokens. The first ones count as the first token."""
         if not self.begun:
             self.first_token()
             return
@@ -240,7 +235,6 @@ class ReplicaLease:
             self._replica.missed(self.sent_s, self._clock.monotonic_s())
 
     def mark_failed(self, error: EngineError) -> None:
-        """Hold a failure without blame against the replica after all: another one has answered."""
         self._replica.health.failed(self.epoch, str(error), self._clock.monotonic_s())
         self._changed(self)
 
@@ -257,13 +251,13 @@ class ReplicaLease:
             self.on_lost()
 
     def _others(self) -> int:
-        """How many other requests the replica may have held when it refused this one: the earlier ones that
-        were not refused since, or the present ones, since calls overtake each other."""
+        """How many other requests the replica may have held when it refused this one: the earlier ones not
+        refused since, or the present ones, since calls overtake each other.
+        """
         refused = self._replica.refusals.seen - self._refused_before
         return max(self._there - refused, int(self._fleet.requests[self.number])) - 1
 
     def _excused(self, error: EngineError, now_s: float) -> bool:
-        """Whether a call timed out because it had little time or was long."""
         if not isinstance(error, AttemptTimeout) or self.lost:
             return False
         due_s = max(MIN_TIMEOUT_S, PATIENCE * (self._own_s + self._credible_s))

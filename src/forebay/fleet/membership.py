@@ -31,17 +31,14 @@ from forebay.fleet.served import ServedModels, names, serves
 log = logging.getLogger(__name__)
 
 UNKNOWN = (BadRequest, ModelNotFound, Unauthorized)
-"""How a server answers that does not know a route."""
 LIST_PAUSE_S = 5.0
 RARELY_S = 600.0
-"""The longest time until a server is asked again what it did not know; it doubles from `check_s` on."""
+"""The longest time until a server is asked again about a route it did not support; doubles from `check_s` on.
+"""
 Connect = Callable[[str], ReplicaConnection]
-"""Opens the replica at a URL, on the running event loop."""
 
 
 class Question:
-    """When to ask a replica again what it may not know."""
-
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._wait_s = every_s
@@ -80,10 +77,8 @@ class Membership:
         self.replicas: dict[str, Replica] = {}
         self.rows: dict[int, Replica] = {}
         self.fault = ""
-        """Why the list cannot be read now; empty if it can."""
         self.listing: tuple[str, ...] = ()
         self.check_ended = asyncio.Event()
-        """Set with every check of a replica; a task that waits for it clears it."""
         self.served = ServedModels(config.model, clock, self.rows, self.replicas, self._models_changed)
         self._subscriber = None if config.kv_events is None else CacheSubscriber()
         self._probes = Probes(
@@ -113,13 +108,11 @@ class Membership:
         return sum(len(replica.leases) for replica in self.rows.values())
 
     def works(self, model: str | None = None) -> bool:
-        """Whether a replica answers requests for `model` or is being started for them."""
         awaited = self._config.scaled and not self.replicas
         return awaited or any(replica.works and serves(replica, model) for replica in self.rows.values())
 
     def time_counts(self) -> bool:
-        """Whether waiting counts against deadlines: no replica works. If the list is empty, one is to be
-        started."""
+        """Whether waiting counts against deadlines: no replica works, and none is about to be started."""
         return not self.works() and not (self.listed and not self.replicas)
 
     def only(self, row: int) -> bool:
@@ -133,7 +126,6 @@ class Membership:
         return "; ".join(reasons) + more if reasons else self.fault or none
 
     def sync(self, replica: Replica) -> None:
-        """Update in the table whether the replica may get requests, and how many."""
         row = replica.row
         if row is None:
             return
@@ -289,8 +281,6 @@ class Membership:
         return replica is not None and not await self._probes.fault(replica)
 
     async def fits(self, row: int, within_s: float) -> bool:
-        """Whether a replica still serves its model, and accepts the key, as far as is known within this time;
-        if not, it gets no requests until it does."""
         replica = self.rows.get(row)
         if replica is None:
             return False

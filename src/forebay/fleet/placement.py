@@ -24,8 +24,7 @@ Item = TypeVar("Item")
 class ModelQueues(Generic[Item]):
     """A dispatcher with a queue per model, each over the replicas that serve it (`only`; None: all).
 
-    Requests for a model whose replicas are full do not block others. Models on the same replica, such as
-    adapters of one base model, take turns. Requests without a model may go anywhere.
+    Requests for a model whose replicas are full do not block others. Models on the same replica take turns.
     """
 
     def __init__(
@@ -120,9 +119,7 @@ class Placements:
         self._wake_s = math.inf
         self._closed = False
         self.sent: set[str] = set()
-        """The ids of the requests that have a replica now."""
         self.held = 0
-        """Requests that still waited after the last dispatch."""
 
     def __len__(self) -> int:
         return len(self._dispatcher)
@@ -137,7 +134,6 @@ class Placements:
         id: str = "",
         source: str | None = None,
     ) -> AsyncIterator[ReplicaLease]:
-        """As `FleetClient.place`."""
         lease = await self._wait(demand, deadline, source)
         if id:
             self.sent.add(id)
@@ -200,7 +196,6 @@ class Placements:
                 timer.cancel()
 
     def _count(self, waiting: WaitingRequest, now_s: float, *, counts: bool) -> None:
-        """Count its waiting time and refuse it if its deadline is over. `counts`: time from now on counts."""
         waiting.deadline.wait(now_s, counts=counts)
         if waiting.deadline.left_s(now_s) <= 0:
             self._expire(waiting)

@@ -67,8 +67,8 @@ class RoundRobin:
 class SessionAffinity:
     """The replica that a session's hash maps to, by highest random weight (Thaler and Ravishankar, 1998).
 
-    If a replica comes or goes, only 1/n of the sessions move. A request without a session is kept by its
-    prompt's first block; one without any block goes to the replica with the fewest requests.
+    If a replica joins or leaves, only 1/n of the sessions move. Without a session, the prompt's first block
+    decides, and without a block the number of requests.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
@@ -156,9 +156,9 @@ PREFIX_WEIGHT = 3.0
 class LlmD:
     """The highest sum of three scores from 0 to 1, with random ties.
 
-    Queue (2): 1 for the shortest reported engine queue to 0 for the longest. KV cache (2): the reported free
-    share. Prefix (3): the share of the prompt's blocks that the replica holds. Source: documentation of
-    llm-d's scheduler and of the Gateway API inference extension.
+    Queue (2): 1 for the shortest reported queue to 0 for the longest. KV cache (2): the reported free share.
+    Prefix (3): the share of the prompt's blocks that the replica holds. Source: documentation of llm-d's
+    scheduler and of the Gateway API inference extension.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -180,8 +180,8 @@ class LlmD:
 class Dynamo:
     """The fewest prefill blocks plus decode blocks, with full credit for overlap and equal weights.
 
-    Prefill blocks: uncached tokens of this prompt and of those there without a first token. Decode blocks:
-    those of all requests there and of this one. Source: Routing Concepts in Dynamo's documentation.
+    Prefill blocks: uncached tokens of this prompt and of those without a first token. Decode blocks: those of
+    all requests there and of this one. Source: Routing Concepts in Dynamo's documentation.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
@@ -211,15 +211,14 @@ POLICIES: Registry[MakePolicy] = Registry(
     expected="a class or function that makes a policy of a seed",
     fits=callable,
 )
-"""Makes each policy from the seed of its random choices."""
 
 
 def make_policy(name: str, *, seed: int = 0, instead: Policy | None = None) -> Policy:
     """Return the policy of this name. Raises `SettingError`, also for a package's policy that cannot be
     created.
 
-    If a policy of another package raises in `choose` or returns an unavailable replica, `ForebayError` names
-    it; with `instead`, that policy chooses then, and a warning is logged once.
+    If a package's policy raises in `choose` or returns an unavailable replica, `ForebayError` names it; with
+    `instead`, that policy chooses then.
     """
     make = POLICIES.find(name)
     if make is None:

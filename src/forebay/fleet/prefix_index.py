@@ -12,23 +12,21 @@ MAX_SWEEP = 64
 """How many used blocks an insertion skips before it evicts one: bounds its time."""
 FEW = 16
 DEAD_SHARE = 1 / 8
-"""The largest share of forgotten blocks in a ring."""
 
 
 class PrefixIndex:
     """Blocks of prompts by hash, with the replicas that hold each.
 
-    One table serves all replicas: a block's value has two bits per replica, `held` and `used since the hand
-    passed`. Each replica has a ring of its capacity, in which a clock hand evicts the first block that was
-    not used since it last passed (CLOCK, Corbató 1968). A prompt's blocks enter the ring last first, so that
-    a prefix outlives what follows it.
+    A block's value has two bits per replica, `held` and `used since the hand passed`. Each replica has a ring
+    of its capacity, in which a clock hand evicts the first block that was not used since it last passed
+    (CLOCK, Corbató 1968). A prompt's blocks enter the ring last first, so that a prefix outlives what follows
+    it.
 
     Hashes are from 0 to 2^63; those below 2^60 take the least memory. 100 replicas of 100,000 blocks take
     less than 1 GiB.
     """
 
     def __init__(self, capacities: Sequence[int]) -> None:
-        """`capacities`: how many blocks each replica's cache holds."""
         self._table: dict[int, int] = {}
         self._rings = [array("q") for _ in capacities]
         self._hands = [0] * len(capacities)
@@ -62,7 +60,6 @@ class PrefixIndex:
         return sum(1 for block in set(self._rings[replica]) if self._table.get(block, 0) & bit)
 
     def match(self, blocks: Sequence[int]) -> NDArray[np.float64]:
-        """For each replica, how many of the blocks it holds from the first on without a gap."""
         depths = np.zeros(len(self._capacities))
         held = self._everyone
         get = self._table.get
@@ -120,7 +117,6 @@ class PrefixIndex:
         self._hands[replica] = self._forgotten[replica] = 0
 
     def _close_ranks(self, replica: int) -> None:
-        """Free the places of forgotten blocks: one that came back has two, and would be evicted too early."""
         ring, hand, held = self._rings[replica], self._hands[replica], self._alone[replica]
         newest_first = reversed(ring[hand:] + ring[:hand])
         kept = dict.fromkeys(block for block in newest_first if self._table.get(block, 0) & held)
@@ -128,7 +124,6 @@ class PrefixIndex:
         self._hands[replica] = self._forgotten[replica] = 0
 
     def _evict(self, replica: int, hand: int) -> int:
-        """Make room in a full ring; returns the first place at or after the hand that was not used."""
         table, ring = self._table, self._rings[replica]
         held, used = self._alone[replica], self._alone_used[replica]
         for _ in range(MAX_SWEEP):

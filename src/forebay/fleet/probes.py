@@ -1,4 +1,4 @@
-"""Finds the replicas that are at fault: those that are silent, and those that do not answer a probe.
+"""Finds replicas at fault: those that are silent, and those that do not answer a probe.
 
 A probe is a small request of our own. Failures of clients' requests alone may be the requests' fault.
 """
@@ -17,7 +17,6 @@ from forebay.fleet.replica import Replica
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-"""Time between probes of a replica that answers them while requests fail there."""
 HOLD_S = 0.25
 """How long a refusing replica gets nothing while it is probed: under load a probe waits."""
 
@@ -79,10 +78,10 @@ class StallDetector:
 
 
 class Probes:
-    """Probes the replicas that serve `model`; None: the first model of each.
+    """Probes the replicas that serve `model`; None: the first model of each. Belongs to one event loop.
 
     A probe may take `least_s`, or four times as long as a recent first token. `note_shut` is called with a
-    change that may shut a replica, `sync` after any other. Belongs to one event loop.
+    change that may shut a replica, `sync` after any other.
     """
 
     def __init__(
@@ -108,7 +107,6 @@ class Probes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def fault(self, replica: Replica) -> str:
-        """Why the replica does not answer; empty if it does."""
         error = await self.error(replica)
         return "" if error is None else str(error)
 
@@ -130,7 +128,6 @@ class Probes:
             log.info("replica %s is tried again", replica.url)
 
     def judge(self, replica: Replica) -> None:
-        """Start to find out whether failures there are the replica's fault; returns at once."""
         if replica not in self._judging:
             task = self._judging[replica] = asyncio.get_running_loop().create_task(self._judge(replica))
             task.add_done_callback(lambda _: self._judging.pop(replica, None))
@@ -164,8 +161,6 @@ class Probes:
         self._sync(replica)
 
     async def _check_limit(self, replica: Replica) -> None:
-        """Find out whether the number of requests was the reason for refusals: several probes that pass
-        refute it."""
         limit = replica.refusals
         while replica.must_probe_limit(limit):
             if await self.fault(replica):

@@ -1,4 +1,4 @@
-"""How many requests a replica takes that refuses some, and whether it is shut."""
+"""How many requests a busy replica takes, and whether it is shut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Literal
 
 ANYHOW = 0.25
 """From this share of refusals on, they do not depend on the number of requests. If as few are answered, the
-replica is shut."""
+replica is shut.
+"""
 CALLS = 16
 REFUSALS_FADE = 1 / CALLS
 IGNORE_S = 60.0
@@ -16,15 +17,13 @@ ROUNDS, MAX_ROUNDS = 2, 64
 """Rounds of answers until one more is tried, doubled with each refusal, including the first."""
 
 PROOF = 3
-"""This many answers with all places taken and no refusal show that it takes as many."""
 SEEN = 16
-"""This many of the last answers are remembered."""
 
 Refusal = Literal["one too many", "passing", "shut"]
 
 
 class Refusals:
-    """How many requests a replica takes that refuses some. Times are passed in.
+    """How many requests a replica takes that refuses some.
 
     The first refusal sets the limit to the number there. After some rounds of answers one more is tried, and
     another after each round (additive increase: Chiu and Jain, 1989); if it is refused, the next after twice
@@ -32,10 +31,9 @@ class Refusals:
     at most to half of the first one: then the replica refuses for another reason, such as a dead server
     behind a proxy, and for a minute refusals change nothing.
 
-    Requests have sources, such as a client of the gateway. What only one source's requests are refused may be
-    their own fault: if there is no limit, those below the number at which other sources got their last
-    answers are ignored, unless another source is refused within `CALLS` answers, or nothing is answered
-    during `CALLS` refusals.
+    Refusals of one source, such as a client of the gateway, may be its own fault. Without a limit, those
+    below the number at which other sources got their last answers are ignored, unless another source is
+    refused within `CALLS` answers, or nothing is answered during `CALLS` refusals.
     """
 
     def __init__(self, seen: int = 0, ignored_until_s: float = -math.inf) -> None:
@@ -65,8 +63,7 @@ class Refusals:
     ) -> Refusal:
         """Count a refusal, with `others` there; one more is tried after `wait_s` at the earliest.
 
-        Returns `one too many` if it takes the others, `shut` if it takes none at present, or `passing` if
-        neither is certain.
+        Returns `one too many` if it takes the others, `shut` if it takes none at present, else `passing`.
         """
         self.seen += 1
         together = sent_s < self._refused_s
@@ -114,7 +111,6 @@ class Refusals:
         return kind
 
     def _known_by_others(self, source: str | None, *, together: bool) -> int:
-        """How many requests it takes by recent answers to other sources; 0 if that is not known."""
         self._answered_since.pop(source, None)
         if any(answers < CALLS for answers in self._answered_since.values()) or self._in_a_row >= CALLS:
             self._answers.clear()
@@ -126,7 +122,6 @@ class Refusals:
         return found[-PROOF] if len(found) >= PROOF else 0
 
     def answered(self, there: int, sent_s: float, now_s: float, source: str | None = None) -> None:
-        """Count a request that was sent as the last of `there` and not refused."""
         self._count(0.0)
         self._answers.append((source, there))
         self._in_a_row = 0

@@ -1,4 +1,4 @@
-"""One replica of a fleet: all that is known of it, and what follows for its requests."""
+"""One replica of a fleet: its state, its limits and its requests."""
 
 from __future__ import annotations
 
@@ -16,29 +16,23 @@ from forebay.fleet.replica_table import STALE_S, ReplicaTable
 from forebay.records import ReplicaLoad
 
 METRICS_ONLY_S = 30.0
-"""How long to wait for an answer in one piece before unchanged metrics count as silence."""
 NON_STREAMING = 0.99
-"""If the first content comes after this share of an answer's time, the answer comes in one piece."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 """Pauses of a replica that gets requests too fast and names no time: doubled until one succeeds."""
 EXCUSED_S = 10.0
-"""How long refusals are ignored after probes passed."""
 PROBES = 3
-"""Probes in a row that show that a replica takes more requests than a limit allows."""
 FADE = 0.1
 USUAL_FADE = 0.02
 PERHAPS_SLOW_S = 600.0
 """Time after a replica was given up for its silence in which it may be silent for longer."""
 MOSTLY = 0.25
-"""Answers come in one piece if fewer than this share recently did not, and vice versa."""
 
 
 class Replica:
     """A replica with its connection, its models, its health, its limits and its requests in flight.
 
-    It alone counts requests, reports, failures and refusals, and sets its row of `table`. Times are passed
-    in. Belongs to one event loop. `row` is None until it is found to serve the model. `fault` is why it gets
-    no requests although it is healthy; empty if it may.
+    Only it sets its row of `table`; `row` is None until it is found to serve the model. Belongs to one event
+    loop. `fault` is why it gets no requests although it is healthy.
     """
 
     def __init__(
@@ -58,12 +52,9 @@ class Replica:
         self.progress = RequestProgress()
         turn = LimitTurn()
         self._running = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
-        """How many requests give the highest throughput."""
         self._prefill_slots = ConcurrencyLimit(most=capacity, turn=turn)
-        """How many of them may wait for a first token."""
         self.refusals = Refusals()
         self._working = 0
-        """How many of its requests it works on, as far as tokens show."""
         self._non_streaming = False
         """Whether answers come in one piece, so that no first token shows which requests it works on."""
         self._reports = ReportCheck()
@@ -71,22 +62,16 @@ class Replica:
         self.fault = "it was not asked yet"
         self.checked = False
         self.must_describe = True
-        """Whether it must be asked again for its models."""
         self.leaving = False
         self.models: tuple[ServedModel, ...] = ()
         self.list_due_s = -math.inf
         self.leases: set[TrackedRequest] = set()
         self.cache: CacheWatch | None = None
         self.claimed_s = 0.0
-        """The prefill of others' requests that its last report shows."""
         self.held = False
-        """Whether it gets nothing until it answers a probe."""
         self.paused_until_s = -math.inf
-        """Until when it asked for a pause."""
         self.wakes_s = -math.inf
-        """When the end of the pause is checked."""
         self.cleared_s = -math.inf
-        """When a probe last passed although requests had failed."""
         self._asked_pause_s = 0.0
         self._refused_s = -math.inf
         self._pause_s = FIRST_PAUSE_S
@@ -101,7 +86,6 @@ class Replica:
 
     @property
     def why(self) -> str:
-        """Why it gets no requests; empty if it may get some."""
         if self.leaving:
             return "it has left the list"
         return self.fault or (self.health.why if self.health.state == "shut" else "")
@@ -125,19 +109,16 @@ class Replica:
 
     @property
     def _older(self) -> int:
-        """How many requests were sent before it was last shut, while its number is limited: they take no
-        place from requests that test it."""
+        """Requests sent before it was last shut: they take no place from requests that test it."""
         if math.isinf(self.health.limit):
             return 0
         return sum(lease.epoch != self.health.epoch for lease in self.leases)
 
     @property
     def throttled(self) -> bool:
-        """Whether requests may wait because of a limit that no probe has checked."""
         return not self.refusals.checked and len(self.leases) >= self.refusals.most
 
     def update_available(self, now_s: float) -> bool:
-        """Set in the table whether it may get requests; returns whether it may again."""
         if self.row is None:
             return False
         open = self.open(now_s)
@@ -156,7 +137,6 @@ class Replica:
     # Checks and lists
 
     def join(self, row: int, *, reports_cache: bool) -> None:
-        """Take this row of the table; nothing is sent before the next `update_available`."""
         self.row = row
         if reports_cache:
             self._running.start_high()
@@ -182,7 +162,6 @@ class Replica:
             self._table.index.forget(self.row, gone)
 
     def report(self, load: ReplicaLoad, counters: ReplicaCounters | None, now_s: float) -> None:
-        """Take a report of its load, as far as it is new and credible."""
         row = self.row
         if counters is not None and self._moves(load, counters):
             self._shows_work = True
@@ -206,7 +185,8 @@ class Replica:
 
     def _moves(self, load: ReplicaLoad, counters: ReplicaCounters) -> bool:
         """Whether its metrics show work: tokens are counted, or the KV cache changes although none of our
-        requests started or ended. A long prefill sends nothing meanwhile."""
+        requests started or ended. A long prefill sends nothing meanwhile.
+        """
         before, self._seen = self._seen, (counters, load.kv_cache_usage, set(self.leases))
         if before is None:
             return False
@@ -244,7 +224,6 @@ class Replica:
     # Silence
 
     def tick(self, now_s: float) -> None:
-        """End trials and set aside requests that slow calls block; call it now and then."""
         self.progress.set_aside_stale(now_s)
         if self.row is not None:
             # Requests that others overtake would not begin sooner at a replica with fewer of them.
@@ -253,14 +232,12 @@ class Replica:
         self.update_room()
 
     def silent_since_s(self) -> float:
-        """Since when it is silent although answers are awaited; infinite if none is."""
         sent_s = [lease.sent_s for lease in self.leases if not lease.ignore_silence]
         if self._shows_work:
             sent_s += [lease.sent_s + METRICS_ONLY_S for lease in self.leases if lease.metrics_only]
         return max(self.progress.moved_s, min(sent_s, default=math.inf))
 
     def patience_s(self, least_s: float, now_s: float) -> float:
-        """How long it may be silent. Its pace is unknown before the first token."""
         if self.row is None or not self._has_begun:
             return PATIENCE * least_s
         if now_s - self.given_up_s < PERHAPS_SLOW_S:
@@ -288,7 +265,8 @@ class Replica:
         self, lease: TrackedRequest, now_s: float, *, there: int, waiting: int, own_s: float, claimed_s: float
     ) -> None:
         """Count a first token of a request sent as the last of `there`, when its own prefill was to take
-        `own_s` and that of others `claimed_s`; `waiting` had no first token until now."""
+        `own_s` and that of others `claimed_s`; `waiting` had no first token until now.
+        """
         took_s = now_s - lease.sent_s
         self.progress.began(lease, now_s)
         self.health.succeeded(lease.epoch, now_s, complete=False)
@@ -306,8 +284,6 @@ class Replica:
         self._working += 1
 
     def tokens(self, lease: TrackedRequest, tokens: int, now_s: float, *, first: bool) -> bool:
-        """Count more content; `first`: the first since its first token. Returns whether its limit has
-        changed."""
         gap_s = now_s - lease.moved_s
         self.progress.continued(lease, now_s)
         self.health.sign(now_s)
@@ -325,7 +301,6 @@ class Replica:
     def answered(
         self, lease: TrackedRequest, now_s: float, *, there: int, first: bool, non_streaming: bool
     ) -> None:
-        """Count a complete answer to one of `there` requests. `first`: its first token was not counted."""
         self._sign(now_s)
         self.health.succeeded(lease.epoch, now_s, first=first)
         self._running.answered(there, lease.sent_s, now_s)
@@ -344,7 +319,7 @@ class Replica:
         """Count a refusal, with `others` there; returns whether it counts against the replica.
 
         It does not if the replica works on the others, and only once for requests sent at the same time. The
-        replica is paused as it asks only if it takes none at present and refuses a probe, too.
+        replica is paused as it asks only if it takes none and refuses a probe, too.
         """
         together = sent_s < self._refused_s
         if not together:

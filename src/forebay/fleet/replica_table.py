@@ -15,14 +15,11 @@ from forebay.fleet.speed import PrefillSamples, PrefillSpeed, SpeedFit, features
 from forebay.records import ReplicaLoad
 
 FADE = 1 / 20
-"""Weight of the newest sample: the last few dozen requests count."""
 STEP_FADE = 1 / 100
 """How far one faster request lowers the step length."""
 MAX_BLOCKS = 1_000_000
 DEFAULT_BLOCKS = 100_000
-"""Remembered for a replica of unknown cache size."""
 STALE_S = 10.0
-"""Age at which a load report expires: ten scrapes missed at one a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,56 +32,45 @@ class ReplicaLimits:
 
 
 def column(new: float = 0.0) -> Vector:
-    """Declare a column of `ReplicaTable` by its value for a new replica."""
     return np.array([new])
 
 
 class ReplicaTable:
     """The replicas of a fleet, one vector a column, so that decisions over a thousand replicas are fast.
 
-    Own requests count at once when they are taken; fresh reports add the requests of others. Belongs to one
-    event loop.
+    Own requests count at once when they are taken; fresh reports add those of others. Belongs to one event
+    loop.
     """
 
     kv_tokens = column(math.inf)
     max_num_seqs = column(math.inf)
     requests = column()
     decoding = column()
-    """Own requests with a first token."""
     context = column()
-    """Prompt tokens of `decoding`."""
     prompts = column()
-    """Prompt tokens of all own requests."""
     reserved = column()
     """Tokens that own requests add to the KV cache."""
     prefill_tokens = column()
-    """Tokens to prefill of own requests without a first token."""
     head_until_s = column()
     """When the first prefill in the queue should end."""
     behind_s = column()
-    """Seconds of prefill behind the first."""
     busy = column()
-    """1 if any prefill is queued."""
     pace = column(1.0)
     """Learned: how many times slower it is than `SpeedFit`."""
     hold_s = column(math.inf)
     """Learned: how much prefill keeps it full."""
     waiting = column()
-    """Own requests without a first token."""
     prefill_slots = column()
     """Requests without a first token that are allowed whatever their prefill; set by the caller."""
     window = column(math.inf)
     """How many requests are allowed; set by the caller."""
     limit = column(math.inf)
-    """How many own requests make it unavailable; set by a slow start."""
     reported_waiting = column()
     reported_kv = column()
-    """Share of the KV cache in use."""
     reported_s = column(-math.inf)
     external = column()
     """Reported requests that are not ours."""
     external_s = column()
-    """Seconds of prefill of `external`."""
 
     def __init__(
         self,
@@ -94,8 +80,7 @@ class ReplicaTable:
         speed: PrefillSpeed | None = None,
         work_s: float = 0.0,
     ) -> None:
-        """`block_tokens`: size of the blocks in demands; `work_s`: assumed prefill time of others'
-        requests."""
+        """`block_tokens`: block size in demands; `work_s`: assumed prefill time of others' requests."""
         self.count = 0
         self.names: list[str] = []
         self.block_tokens: float = block_tokens
@@ -106,7 +91,6 @@ class ReplicaTable:
         self.changed: set[int] = set()
         """Replicas whose queue or room changed other than by `take`; the reader empties it."""
         self.answer_s = 1.0
-        """Mean time from first token to end of an answer."""
         self.nothing: Vector = np.zeros(0)
         self._output_tokens = 0.0
         self._work_s = work_s
@@ -174,7 +158,6 @@ class ReplicaTable:
 
     @contextmanager
     def without(self, replicas: Sequence[int]) -> Iterator[None]:
-        """Make these unavailable within the block, unless no other is available."""
         if not replicas:
             yield
             return
@@ -190,7 +173,6 @@ class ReplicaTable:
 
     @contextmanager
     def only(self, replicas: Sequence[int]) -> Iterator[None]:
-        """Make all others unavailable within the block. Changes to these last."""
         others = self.available.copy()
         others[list(replicas)] = False
         if not others.any():
@@ -204,7 +186,6 @@ class ReplicaTable:
             self.all_available = bool(self.available.all())
 
     def cached(self, demand: RoutingRequest) -> Vector:
-        """For each replica, how many of the prompt's tokens are cached there or transferred."""
         if demand.transferred:
             return self.nothing + demand.prompt_tokens
         if not demand.blocks:
@@ -255,7 +236,6 @@ class ReplicaTable:
         self.context[replica] += request.prompt_tokens
 
     def finish(self, request: InFlightRequest, now_s: float, output_tokens: int = 0) -> None:
-        """Count the end of a request; `output_tokens` is 0 without an answer."""
         replica = request.replica
         if math.isnan(request.first_token_s):
             self._leave_queue(request, now_s)
@@ -277,12 +257,10 @@ class ReplicaTable:
         return queue[0].work_s + float(self.behind_s[replica]) if queue else 0.0
 
     def claimed_s(self, replica: int, waiting: float) -> float:
-        """The prefill time of those of `waiting` requests that are not ours."""
         external = max(0.0, waiting - len(self._prefills[replica].queue))
         return external * self._work_s * float(self.pace[replica])
 
     def report(self, replica: int, load: ReplicaLoad) -> None:
-        """Take a report of load, unless it is older than the last."""
         if load.observed_s < self.reported_s[replica]:
             return
         waiting, running = load.waiting or 0.0, load.running or 0.0
@@ -328,7 +306,6 @@ class ReplicaTable:
             self.busy[replica] = self.behind_s[replica] = 0.0
 
     def _sample(self, request: InFlightRequest, now_s: float) -> None:
-        """Learn from the time between two first tokens; those of one step share one sample."""
         replica = request.replica
         prefills = self._prefills[replica]
         began_s, ended_s, terms = prefills.sample
@@ -353,8 +330,9 @@ class ReplicaTable:
             self.hold_s[replica] = seconds if hold_s == math.inf else hold_s + (seconds - hold_s) * FADE
 
     def _learn_step(self, replica: int, tpot_s: float) -> None:
-        """Learn from a request's mean time between tokens: at most one full step, and nearly one while
-        prompts come."""
+        """Learn from a request's mean time between tokens: at most one full step, and nearly one during
+        prefills.
+        """
         prefills, hold_s = self._prefills[replica], float(self.hold_s[replica])
         if tpot_s > hold_s or not prefills.knows_step:
             self.hold_s[replica] = tpot_s

@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 from forebay.records import Request
 
 Vector = NDArray[np.float64]
-"""One number per replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingRequest:
     """What a request needs. Times are on the monotonic clock.
 
-    `blocks` are hashes of the prompt's whole prefix blocks, each including all before it. `session` is for
-    affinity, `tenant` for fairness; None is nobody. `due_s` is when the first token should come; after
-    `deadline_s` the answer is useless. With `keeps_place` a late one is worth as much, so others do not
-    overtake it. Lower `priority` goes first among equal due times. `avoid` are numbers of replicas at which
-    it failed: it goes there only if no other is available. `transferred`: the KV cache comes from another
-    replica, so nothing is prefilled. `model`: only replicas that serve it; None: any.
+    `blocks` are hashes of the prompt's whole prefix blocks. `session` is for affinity, `tenant` for fairness.
+    `due_s` is when the first token should arrive; after `deadline_s` the answer is useless. With
+    `keeps_place` a late one is worth as much, so others do not overtake it. Lower `priority` goes first among
+    equal due times. `avoid` are replicas at which it failed: it goes there only if no other is available.
+    `transferred`: the KV cache is read from another replica. `model`: only replicas that serve it; None: any.
     """
 
     prompt_tokens: int
@@ -41,12 +39,11 @@ class RoutingRequest:
 
 
 def new_tokens(demand: RoutingRequest, cached: float) -> float:
-    """How many tokens the prompt adds to the KV cache of a replica that has `cached` of them."""
     return demand.prompt_tokens - (0.0 if demand.transferred else float(cached))
 
 
 class InFlightRequest:
-    """A request at a replica, as the table counts it until its end.
+    """A request at a replica, as the table counts it.
 
     `uncached` and `reserved` are tokens: to prefill, and in the KV cache beyond what others share. `work_s`
     is the expected prefill time of the features `terms`.
@@ -75,9 +72,7 @@ class InFlightRequest:
 
 
 BLOCK_CHARS = 512
-"""About eight of vLLM's blocks, the precision for shared prefixes."""
 MAX_BLOCKS = 4096
-"""The most blocks hashed per prompt, from its start: two million characters."""
 CHARS_PER_TOKEN = 4.0
 MIN_RATIO, MAX_RATIO = 0.5, 16.0
 FADE = 1 / 50
@@ -85,25 +80,20 @@ MASK = (1 << 60) - 1
 
 
 def prompt_text(request: Request) -> str:
-    """The text that the prefix cache sees, without the model's own marks between messages, which are equal
-    for all."""
+    """The text that the prefix cache sees, without the model's own marks between messages."""
     if request.prompt is not None:
         return request.prompt
     return "".join(message_text(message.role, message.content) for message in request.messages)
 
 
 def message_text(role: str, content: object) -> str:
-    """One chat message as in `prompt_text`. `content` is a text or a list of parts; only text counts."""
     parts = content if isinstance(content, list) else (content,)
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
     return f"\0{role}\0" + "".join(text for text in texts if isinstance(text, str))
 
 
 def text_blocks(text: str, block_chars: int = BLOCK_CHARS) -> tuple[int, ...]:
-    """Hashes of the whole blocks of `text`, each including all text up to its end.
-
-    Two texts share exactly the blocks of their common beginning. Linear in the text, at most `MAX_BLOCKS`.
-    """
+    """Hashes of the whole blocks of `text`, at most `MAX_BLOCKS`, each including all text up to its end."""
     data = text[: MAX_BLOCKS * block_chars].encode("utf-32-le", "surrogatepass")
     size = 4 * block_chars
     running = blake2b(digest_size=8)
@@ -115,8 +105,6 @@ def text_blocks(text: str, block_chars: int = BLOCK_CHARS) -> tuple[int, ...]:
 
 
 class TokenEstimate:
-    """Characters per token, learned from replicas' counts."""
-
     def __init__(self) -> None:
         self.chars_per_token = CHARS_PER_TOKEN
 

@@ -1,4 +1,4 @@
-"""Which models the replicas serve now: each lists its own, and may load or unload some."""
+"""Which models the replicas serve now: each may load or unload some."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from forebay.fleet.replica import Replica
 log = logging.getLogger(__name__)
 
 LIST_S = 10.0
-"""How often a replica is asked for its models, if any may be requested."""
 REFRESH_PAUSE_S = 1.0
-"""How often all replicas may be asked because of an unknown model."""
 REFRESH_TIMEOUT_S = 2.0
 LEFT_S = 600.0
-"""How long a model stays known after its replica has left: it may return after a rollout."""
 MAX_LEFT = 10_000
 
 
@@ -28,8 +25,8 @@ class ServedModels:
     """The models of the replicas in use. With a `model` only that one counts, and replicas without a list are
     assumed to serve it.
 
-    `rows` are the replicas in use by number, `everyone` all that are listed. `changed` is called with the
-    number of a replica whose list has changed.
+    `rows` are the replicas in use, `everyone` all that are listed. `changed` is called with the number of a
+    replica whose list has changed.
     """
 
     def __init__(
@@ -73,7 +70,6 @@ class ServedModels:
         return self._where[model]
 
     def only(self, model: str) -> Sequence[int] | None:
-        """The rows of the replicas that serve this model; None if all do."""
         rows = self.rows(model)
         return None if len(rows) == len(self._rows) else rows
 
@@ -118,8 +114,9 @@ class ServedModels:
             self._changed(replica.row)
 
     async def refresh(self) -> None:
-        """Ask all replicas in use for their models, at most once in `REFRESH_PAUSE_S`. Concurrent calls share
-        one round; a replica that does not answer keeps its last list."""
+        """Ask all replicas in use for their models, at most once in `REFRESH_PAUSE_S`; concurrent calls share
+        one round. A replica that does not answer keeps its last list.
+        """
         now_s = self._clock.monotonic_s()
         running = self._refresh is not None and not self._refresh.done()
         if self.model is not None or (not running and now_s < self._refreshed_s + REFRESH_PAUSE_S):

@@ -11,11 +11,9 @@ import numpy as np
 from forebay.fleet.routing_request import InFlightRequest, Vector
 
 MEMORY = 4000
-"""Samples after which an old one counts for a third."""
 REFIT_EVERY = 50
 TERMS = 5
 RIDGE = 1e-6
-"""Keeps the equations solvable if two features were always proportional."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +22,7 @@ class PrefillSpeed:
 
     `request_s` per request, `token_s` per uncached token, `pair_s` per pair of such a token and an earlier
     one (attention). Each step of a prefill also decodes: `decode_s` per token and decoding sequence,
-    `context_s` per token and token of their KV. The first values are those of a slow GPU; they are replaced
-    after `REFIT_EVERY` samples.
+    `context_s` per token and token of their KV. The defaults are those of a slow GPU.
     """
 
     request_s: float = 0.01
@@ -49,7 +46,7 @@ class PrefillSamples:
     """Own requests without a first token at one replica, and what first tokens have shown.
 
     `observed_s` and `predicted_s`: recent time between first tokens. `sample`: when the last first token was
-    possible, when it came, and its features. `knows_step`: answers have shown the time of a step.
+    possible, when it arrived, and its features.
     """
 
     queue: deque[InFlightRequest] = field(default_factory=deque)
@@ -60,7 +57,6 @@ class PrefillSamples:
 
 
 def features(uncached: float, prompt_tokens: int, decoding: float, context: float) -> tuple[float, ...]:
-    """The factors of `PrefillSpeed`'s coefficients for one prompt."""
     pairs = uncached * (prompt_tokens - uncached / 2)
     return 1.0, uncached, pairs, uncached * decoding, uncached * context
 

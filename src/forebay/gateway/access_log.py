@@ -14,7 +14,6 @@ from forebay.errors import SettingError
 
 LOG = logging.getLogger("forebay.gateway")
 MAX_WAITING = 10_000
-"""Lines that may wait for the disk; further ones are dropped and counted."""
 
 
 class AccessLog:
@@ -48,7 +47,6 @@ class AccessLog:
         return self.dropped + self._file.failed
 
     def close(self) -> None:
-        """Write the waiting lines; blocks."""
         self._listener.stop()
         self._file.close()
 

@@ -14,8 +14,6 @@ from forebay.gateway.telemetry import GatewayMetrics
 
 
 class Accounts:
-    """Counts requests in `metrics`, with keys' names if `names_keys`, and logs them to `log`."""
-
     def __init__(
         self, metrics: GatewayMetrics, log: AccessLog | None, clock: Clock, *, names_keys: bool
     ) -> None:

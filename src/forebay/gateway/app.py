@@ -71,7 +71,7 @@ DROPPED_BYTES = 65_536
 class Gateway:
     """Forwards calls to the replicas of `fleet`; those of `prefill` prefill the prompts.
 
-    Use it on one event loop, from `open` to `close`. Clients' keys are not forwarded.
+    Use it on one event loop, from `open` to `close`.
     """
 
     def __init__(
@@ -122,7 +122,6 @@ class Gateway:
 
     @property
     def model(self) -> str | None:
-        """A model that clients may request; None until a replica has reported one."""
         return next((model.name for model in self._fleet.models), None)
 
     def drain(self) -> None:
@@ -260,7 +259,6 @@ class Gateway:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """One more request in flight. Refused ones are not: writing a refusal takes no other's place."""
         self.in_flight += 1
         self.idle.clear()
         self._metrics.in_flight.set(self.in_flight)
@@ -348,9 +346,6 @@ class Gateway:
                         return
 
     async def _answered(self, call: RelayedCall, usage: Usage, send: Send, *, last: bool) -> bool:
-        """Answer `call` within its key's tokens. If no replica can, return False, or raise for the `last`
-        model.
-        """
         assert self._relay is not None
         asked = call.asked
         cost = asked.tokens(self._models.context(asked.model))
@@ -382,7 +377,6 @@ class Gateway:
         send: Send,
         *more: tuple[bytes, bytes],
     ) -> None:
-        """Answer, then read the rest of the body for a moment: a client that sends reads no answer."""
         exchange.outcome, exchange.error = str(refusal.status), refusal.code
         self._metrics.refused.labels(refusal.code).inc()
         unread = exchange.unread

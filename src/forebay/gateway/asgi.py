@@ -21,7 +21,7 @@ PROVE = "forebay.prove"
 async def send_whole(
     send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes, *, more: bool = False
 ) -> None:
-    """Send an answer in one piece. `more` keeps it open, and so the connection, though nothing follows."""
+    """Send an answer in one piece. `more` keeps it and the connection open, though nothing follows."""
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body, "more_body": more})
@@ -59,7 +59,7 @@ OURS_UP = HOP_BY_HOP | {
 }
 """Client headers that are never forwarded: about the connection, secret, or set by the gateway."""
 ALLOWED_UP = frozenset((b"accept", b"anthropic-beta", b"anthropic-version", b"content-type", b"openai-beta"))
-"""Client headers that are forwarded. Engines take ids, places in the queue and peers from others."""
+"""Client headers that are forwarded. Engines read ids, priorities and peers from others."""
 OURS_DOWN = HOP_BY_HOP | {
     b"date",
     b"endpoint-load-metrics",
@@ -67,11 +67,10 @@ OURS_DOWN = HOP_BY_HOP | {
     b"set-cookie",
     b"x-request-id",
 }
-"""Replica headers that are not forwarded."""
 
 
 def headers_up(headers: Iterable[tuple[bytes, bytes]], more: Collection[str] = ()) -> list[tuple[str, str]]:
-    """A client's headers for the replica: allowed and plain ones. `more`: further ones that are allowed."""
+    """The allowed and plain ones of a client's headers. `more`: further ones that are allowed."""
     kept = _plain(_kept(headers, OURS_UP))
     return [(name, value) for name, value in kept if name.encode() in ALLOWED_UP or name in more]
 
@@ -81,13 +80,11 @@ def trace_context(headers: Mapping[bytes, bytes]) -> list[tuple[str, str]]:
 
 
 def headers_down(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """A replica's headers for the client. CORS headers are left out: the gateway sets them."""
     kept = _kept(headers, OURS_DOWN)
     return [(name, value) for name, value in kept if not name.startswith(b"access-control-")]
 
 
 def request_id(headers: Mapping[bytes, bytes]) -> str:
-    """The client's `X-Request-Id` if it is short and plain, else an empty text."""
     given = headers.get(b"x-request-id", b"").decode("latin-1").strip()
     if given and len(given) <= MAX_ID_CHARS and given.isascii() and given.isprintable():
         return given
@@ -110,12 +107,10 @@ def _plain(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
     ]
 
 
-class HungUp(Exception):
-    """The client has closed the connection."""
+class HungUp(Exception): ...
 
 
-class TimeOver(Exception):
-    """The time limit has passed."""
+class TimeOver(Exception): ...
 
 
 class TimeLimit:
@@ -183,7 +178,7 @@ class UntilHungUp:
 
 
 def cancellings() -> int:
-    """How often the current task was cancelled; 0 before Python 3.11, which does not count."""
+    """0 before Python 3.11, which does not count."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
     return 0 if cancelling is None else int(cancelling())
 
@@ -191,8 +186,8 @@ def cancellings() -> int:
 def forget_cancelling(before: int = 0) -> bool:
     """Call it when one cancellation of the current task is handled as something else.
 
-    Returns whether it was the only one since `before`. A task sees two cancellations in one round of the loop
-    as one `CancelledError`: the other still holds. Before Python 3.11 it is lost.
+    Returns whether it was the only one since `before`: a task sees two in one round of the loop as one
+    `CancelledError`. Before Python 3.11 the other one is lost.
     """
     uncancel = getattr(asyncio.current_task(), "uncancel", None)
     return uncancel is None or uncancel() <= before

@@ -19,7 +19,6 @@ from forebay.gateway.routes import RESPONSES_PATH, ROUTES, TRANSFERABLE, Route
 
 MAX_NAME_CHARS = 500
 MAX_FIELD_BYTES = 65_536
-"""Longer form fields are refused."""
 BYTES_PER_TOKEN = 4
 ASSUMED_MODEL_LEN = 8192
 """For models whose replicas do not report a context length."""
@@ -30,7 +29,6 @@ SALTED = frozenset((CHAT_PATH, PROMPT_PATH, RESPONSES_PATH))
 EXACT = 1 << 53
 """All JSON parsers read whole numbers up to this one alike."""
 MAX_ANSWERS = 1 << 40
-"""More than any limit of tokens allows."""
 WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
@@ -39,10 +37,8 @@ class Asked:
     """What the fleet must know of a request.
 
     Attributes:
-        path: Its path at the replica.
         body: What the replica gets.
         model: The model's name, or empty.
-        stream: Whether the answer is streamed.
         text: The prompt, about as the prefix cache sees it.
         given_tokens: The prompt's tokens given as numbers.
         prompt_bytes: Size of everything else that may become prompt, tools and schemas included.
@@ -99,9 +95,9 @@ def read_asked(
 ) -> Asked:
     """Parse what the gateway itself needs; the replica checks the rest. Raises `Refusal`.
 
-    The replica gets what was read, not what was sent: JSON is written again, so that no second reading of it
-    is possible (a name twice, an odd number). `fields`: those that clients may send besides the known ones.
-    `salt`: of the client's prefix cache; a client's own salt divides it further.
+    JSON is written again for the replica, so that it cannot be read in a second way. `fields`: those that
+    clients may send besides the known ones. `salt`: of the client's prefix cache, divided further by a
+    client's own.
     """
     route = ROUTES[path]
     begin = end = 0
@@ -167,7 +163,6 @@ def _salted(salt: str, own: object) -> str:
 
 
 def _add_usage(document: dict[str, Any]) -> bool:
-    """Ask the engine to count the tokens of a stream; False if the client does so itself."""
     options = document.get("stream_options")
     given = {} if options is None else options
     if not isinstance(given, dict) or given.get("include_usage"):
@@ -177,7 +172,6 @@ def _add_usage(document: dict[str, Any]) -> bool:
 
 
 def _form(content_type: bytes, body: bytes, max_depth: int) -> tuple[dict[str, Any], int, int]:
-    """The fields, and where the model's name begins and ends."""
     document: dict[str, Any] = {}
     model = 0, 0
     for field in form_fields(content_type, body):
@@ -220,7 +214,6 @@ def _session(document: Mapping[str, Any]) -> str | None:
 
 
 def _whole(document: Mapping[str, Any], name: str) -> int | None:
-    """The number in a field, or None. Raises `Refusal` for anything but a number that all read alike."""
     value = document.get(name)
     if (isinstance(value, str) and WHOLE.fullmatch(value)) or (
         isinstance(value, float) and value.is_integer()
@@ -239,13 +232,11 @@ def _prompts(prompt: object) -> int:
 
 
 def _transferable(document: Mapping[str, Any]) -> bool:
-    """Whether one answer needs only the prompt's KV cache."""
     asked = (document.get(name) for name in NEEDS_PROMPT)
     return all(value is None or value is False for value in asked) and KV_TRANSFER not in document
 
 
 def with_model(asked: Asked, name: str) -> Asked:
-    """`asked` for the model `name`. The body is not read again: it may be large."""
     written = name.encode() if ROUTES[asked.path].form else orjson.dumps(name)
     body = b"".join((asked.body[: asked.model_begin], written, asked.body[asked.model_end :]))
     return replace(asked, model=name, body=body, model_end=asked.model_begin + len(written))

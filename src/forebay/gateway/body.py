@@ -34,8 +34,6 @@ vLLM, SGLang (srt/entrypoints/openai/protocol.py), TensorRT-LLM (serve/openai_pr
 
 
 class Room:
-    """Limits the bytes of all bodies in memory."""
-
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.held = 0
@@ -76,7 +74,7 @@ async def read_body(
     max_bytes: int,
     within_s: float,
 ) -> bytes:
-    """Read the whole body, after checking a declared length. `take` reserves bytes before they are kept.
+    """Read the whole body. `take` reserves bytes before they are kept.
 
     Raises `Refusal` for a body that is too large or slow, `HungUp` for one that ends early.
     """
@@ -102,7 +100,6 @@ async def read_body(
 
 
 async def drop_body(receive: Receive, within_s: float) -> None:
-    """Read the rest of a body, and forget it."""
     try:
         with TimeLimit(within_s):
             while True:
@@ -134,7 +131,7 @@ def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
 
 
 def check_transfers(document: Mapping[str, Any]) -> None:
-    """Reject fields that could make a replica connect to any address, and use another prompt's KV cache."""
+    """Reject fields with which a replica would connect to any address, and use another prompt's KV cache."""
     arguments = document.get("vllm_xargs")
     for where, fields in (("", document), ("vllm_xargs.", arguments if isinstance(arguments, dict) else {})):
         for name in TRANSFERS:

@@ -1,4 +1,4 @@
-"""Reads large bodies in a process of its own: parsing one would hold up the answers of all other clients."""
+"""Reads large bodies in a process of its own: parsing one would hold up all other clients."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ LENGTH_BYTES = 8
 PAUSE_S = 6e-6
 """Two hundred times what an engine needs for each value of a body, on its event loop: about 30 ns."""
 MAX_PAUSE_S, MAX_LINE_S = 60.0, 10.0
-"""The longest pause, and how long the bodies of one source may have to wait in line."""
 ACTIVE_S = 5.0
-"""Another source counts as active for this long after its last request."""
 MAX_VALUES_TWICE = 100_000
 """A body with more values is not read again for a prefill elsewhere."""
 NICENESS = 10
@@ -48,9 +46,9 @@ class SourceLine:
 class BodyReader:
     """Reads bodies, small ones at once. The process for large ones starts with the first of them.
 
-    One body is read at a time. Each source has at most one of its bodies in line, so that none waits for
-    more than one of each other source. While other sources are active, a source pauses after a body with many
-    values: the engine will parse it on its event loop. `environment`: of the process; it needs no secrets.
+    Each source has at most one of its bodies in line. While other sources are active, a source pauses after a
+    body with many values: the engine will parse it on its event loop. `environment`: of the process; it needs
+    no secrets.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -60,7 +58,6 @@ class BodyReader:
         self._lines: dict[str, SourceLine] = {}
         self._newest = self._other = ("", -math.inf)
         self.draining = False
-        """If set, no source pauses."""
 
     async def read(self, source: str, path: str, body: bytes, **options: Any) -> Asked:
         """As `read_asked`; raises `Refusal` (429), too, if the source's bodies wait for too long."""
@@ -116,7 +113,6 @@ class BodyReader:
             del self._lines[source]
 
     async def close(self) -> None:
-        """Call it when no request is in flight; blocks until the process has ended."""
         async with self._free:
             await self._end()
 
@@ -184,7 +180,6 @@ def _answer(path: str, options: Mapping[str, Any], body: bytes) -> tuple[Any, by
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer until the gateway has gone."""
     while header := requests.read(LENGTH_BYTES):
         path, options = msgpack.unpackb(requests.read(int.from_bytes(header, "big")))
         body = requests.read(int.from_bytes(requests.read(LENGTH_BYTES), "big"))

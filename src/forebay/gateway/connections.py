@@ -16,8 +16,6 @@ Close = Callable[[], None]
 
 
 class _Waiting:
-    """Connections that may be closed, oldest first."""
-
     def __init__(self) -> None:
         self._all: dict[object, Close] = {}
         self._of: dict[str, dict[object, Close]] = {}
@@ -32,16 +30,15 @@ class _Waiting:
                 del self._of[client]
 
     def oldest(self, client: str | None) -> tuple[object, Close] | None:
-        """Of `client`, or of all."""
         return next(iter((self._all if client is None else self._of.get(client, {})).items()), None)
 
 
 class Connections:
     """Bounds the connections of all clients, and of each one.
 
-    A connection is unproven until a request on it has shown that its client may call. Unproven ones make room
-    for new ones, oldest first, so that clients without a key cannot keep others out. If there are none, those
-    without a request do, so that one key cannot keep others out either.
+    A connection is unproven until a request on it has shown that its client may call. To make room for a new
+    one, the oldest unproven one is closed, so that clients without a key cannot keep others out; if there is
+    none, the oldest without a request.
     """
 
     def __init__(self, most: int, most_per_client: int) -> None:
@@ -77,20 +74,17 @@ class Connections:
         return True
 
     def prove(self, connection: object) -> None:
-        """The client of this connection may call, and has a request."""
         client = self._clients.get(connection)
         if client is not None:
             self._unproven.remove(connection, client)
             self._resting.remove(connection, client)
 
     def rest(self, connection: object, close: Close) -> None:
-        """A proven connection has no request now."""
         client = self._clients.get(connection)
         if client is not None:
             self._resting.add(connection, client, close)
 
     def remove(self, connection: object) -> None:
-        """Forget a connection that has ended, if it was counted."""
         self.prove(connection)
         client = self._clients.pop(connection, None)
         if client is not None:
@@ -136,8 +130,6 @@ class Handshakes:
 
 
 class Listener(socket.socket):
-    """A listening socket that adds what it accepts to `handshakes`."""
-
     handshakes: Handshakes | None = None
 
     def accept(self) -> tuple[socket.socket, object]:
@@ -148,9 +140,7 @@ class Listener(socket.socket):
 
 
 def within_files(spec: GatewaySpec) -> GatewaySpec:
-    """`spec` with as many connections as this process may open files for: without one, none is accepted, and
-    no replica is reached. Raises the process's own limit first.
-    """
+    """`spec` with as many connections as this process may open files for; raises its own limit first."""
     limits = spec.limits
     others = OTHER_FILES + (0 if spec.tls is None else MAX_HANDSHAKES)
     needed = limits.connections + min(limits.connections, limits.in_flight) + others

@@ -1,8 +1,7 @@
 """Which web pages may call the gateway (CORS), and by which names requests may reach it.
 
-A web page can have its own name lead to 127.0.0.1 (DNS rebinding). The browser then takes the gateway for the
-page's own server: it sends no `Origin` with a GET, and lets the page read the answer. But `Host` still holds
-the page's name.
+A web page can have its own name resolve to 127.0.0.1 (DNS rebinding). The browser then sends no `Origin` with
+a GET, and lets the page read the answer. But `Host` still holds the page's name.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from forebay.gateway.asgi import Message, RawHeaders, Send
 from forebay.gateway.refusal import from_a_page
 
 MAX_AGE_S = 600
-"""How long a browser may cache the permission."""
 EXPOSED = b"x-request-id, retry-after"
 MAX_HEADERS_BYTES = 2048
 ANY = "*"
@@ -28,7 +26,6 @@ class Cors:
         self._origins = frozenset(origin.encode() for origin in origins)
 
     def allowed(self, headers: Mapping[bytes, bytes]) -> bytes | None:
-        """The request's origin if it may call, else None."""
         origin = headers.get(b"origin")
         return origin if origin is not None and (self._any or origin in self._origins) else None
 
@@ -50,7 +47,6 @@ class Cors:
         ]
 
     def sender(self, headers: Mapping[bytes, bytes], send: Send) -> Send:
-        """`send`, plus the headers that let the page read the answer."""
         origin = self.allowed(headers)
         if not (self._origins or self._any):
             return send
@@ -73,7 +69,7 @@ class Hosts:
         self._names = frozenset(name.lower() for name in names)
 
     def allow(self, host: bytes | None, address: str) -> bool:
-        """Whether a request with this `Host` may come to this address. Browsers always send one."""
+        """Whether a request with this `Host` may be sent to this address. Browsers always send one."""
         if host is None:
             return True
         name = _without_port(host.decode("latin-1").strip().lower()).rstrip(".")

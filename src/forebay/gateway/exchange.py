@@ -16,11 +16,9 @@ from forebay.records import KvHandover, Usage
 
 @dataclass(frozen=True, slots=True)
 class RelayRules:
-    """Limits of a request's way.
-
-    `attempts`: replicas tried at most. `first_byte_s`: for streamed answers only. `place_s`: wait for room.
-    `absent_s`: wait if no replica is up; infinite if one may be started. `fields`, `headers`: further ones
-    that clients may send. `cache_salt`: each key has a prefix cache of its own.
+    """`attempts`: replicas tried at most. `first_byte_s`: for streamed answers only. `place_s`: wait for
+    room. `absent_s`: wait if no replica is up; infinite if one may be started. `fields`, `headers`: further
+    ones that clients may send. `cache_salt`: each key has a prefix cache of its own.
     """
 
     attempts: int = 3
@@ -66,7 +64,6 @@ class RelayedCall:
 
     @property
     def spent(self) -> Usage:
-        """Tokens of the answer so far; an estimate unless `counted`."""
         asked = self.asked
         if not asked.costs or not self.sent or self.status >= 400:
             return Usage()
@@ -80,8 +77,8 @@ class RelayedCall:
         return self.status != 0
 
     def used_tokens(self, taken: float) -> float:
-        """How many of the `taken` tokens were used: the replica's count, or all without one, as the events of
-        a stream show nothing about its tokens; of a rejected call the prompt, if it was prefilled.
+        """How many of the `taken` tokens were used. Without the replica's count: all, or, if the call was
+        rejected, the prompt if it was prefilled.
         """
         prompt = self.asked.prompt_tokens
         if self.usage is not None and self.counted:
@@ -102,15 +99,12 @@ class Exchange:
     method: str
     path: str
     route: str
-    """The path for metrics: that of its OpenAPI description."""
     headers: dict[bytes, bytes]
     raw: RawHeaders
     id: str
-    """The client's own, or the one at replicas."""
     host: str
     began_s: float
     prove: Callable[[], None] = _nothing
-    """To be called once the client has shown that it may call."""
     allowed_host: bool = True
     """Whether a client without a key may reach the gateway by this name."""
     key: str = "unknown"
@@ -137,7 +131,6 @@ class Exchange:
 
     @property
     def unread(self) -> int:
-        """Bytes of the body that may still arrive; a large number without a declared length."""
         if self.body_read:
             return 0
         if b"transfer-encoding" in self.headers:

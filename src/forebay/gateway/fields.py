@@ -1,9 +1,8 @@
 """The fields of a body that clients may send, and how much of a body becomes prompt.
 
-Allowed are those of OpenAI's and Anthropic's APIs, and those of vLLM 0.32 and SGLang that concern the
-request alone.
-Not allowed are fields that choose an engine's id for a request, its place in the queue, another request's
-state, a template or code; `relay.fields` allows more.
+Allowed are those of OpenAI's and Anthropic's APIs, and those of vLLM 0.32 and SGLang that concern the request
+alone; `relay.fields` allows more. Not allowed are fields that choose an engine's id for a request, its place
+in the queue, another request's state, a template or code.
 """
 
 from __future__ import annotations
@@ -72,7 +71,6 @@ PROMPT_FIELDS = frozenset(
         "tools",
     ]
 )
-"""Fields whose content may become part of a prompt."""
 OTHER_FIELDS = frozenset(
     [
         "add_generation_prompt",
@@ -197,7 +195,6 @@ MEDIA = frozenset(
         "video_url",
     )
 )
-"""Members of a part of a message that hold media."""
 
 
 def check_fields(document: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
@@ -213,7 +210,6 @@ def check_fields(document: Mapping[str, Any], allowed: Collection[str] = ()) -> 
 
 
 def without_nulls(document: Mapping[str, Any], allowed: Collection[str] = ()) -> dict[str, Any]:
-    """`document` without unknown fields, all of which are null after `check_fields`."""
     return {
         name: value
         for name, value in document.items()
@@ -222,7 +218,6 @@ def without_nulls(document: Mapping[str, Any], allowed: Collection[str] = ()) ->
 
 
 def prompt_bytes(document: Mapping[str, Any], written: int) -> tuple[int, int]:
-    """How many of the `written` bytes may become prompt, and how many media do so besides."""
     count = written
     for name, value in document.items():
         if name in OTHER_FIELDS or name == "prompt_embeds":
@@ -235,7 +230,6 @@ def prompt_bytes(document: Mapping[str, Any], written: int) -> tuple[int, int]:
 
 
 def count_of(prompts: object) -> int:
-    """How many a field holds: one or a list of them, or none."""
     return len(prompts) if isinstance(prompts, list) else 1 if prompts else 0
 
 

@@ -1,7 +1,7 @@
 """Finds the fields of a form (`multipart/form-data`) in a body in memory.
 
-Streaming parsers call back for every line end in a recording. Searching the largest body for the boundary
-takes a few milliseconds.
+Searching the largest body for the boundary takes a few milliseconds; streaming parsers call back for every
+line end in a recording.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ MAX_PARAMETERS = 20
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One field; its value is `body[begin:end]`."""
-
     name: str
     begin: int
     end: int
@@ -70,7 +68,7 @@ def _field(head: bytes, begin: int, end: int) -> FormField:
     given = [value for name, _, value in lines if name.strip().lower() == b"content-disposition"]
     found = _parameters(given[0]) if len(given) == 1 else Message()
     field = found.get_param("name")
-    # Of two names, parsers take either.
+    # If a field has two names, parsers differ in which one they use.
     names = [name for name, _ in found.get_params([]) if name.lower().startswith("name")]
     if not isinstance(field, str) or len(names) != 1:
         raise _not_a_form("a part has not one Content-Disposition with one name")

@@ -36,7 +36,7 @@ def read_keys(spec: GatewaySpec) -> list[KeyEntry]:
 class KeyReload:
     """Replaces the keys of `ring` when the settings at `path`, or a file with a key, change.
 
-    Invalid settings leave the old keys in place and are logged; so do settings without keys, which would open
+    Invalid settings are logged and leave the old keys in place; so do settings without keys, which would open
     the gateway to everybody.
     """
 

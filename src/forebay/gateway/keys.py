@@ -62,10 +62,7 @@ MAX_DAYS = 8
 
 
 class DayBudget:
-    """Tokens of each day (UTC). Wall-clock times are passed in.
-
-    The days used last are kept: a clock that is set back or ahead returns to what its day has left.
-    """
+    """Tokens of each day (UTC). The last days are kept, in case the clock is set back or ahead."""
 
     __slots__ = ("_day", "_limit", "_used")
 
@@ -80,7 +77,6 @@ class DayBudget:
         return 0.0 if self._used.get(self._day, 0.0) < self._limit else (DAY_MS - wall_ms % DAY_MS) / 1000
 
     def add(self, tokens: float) -> None:
-        """Add tokens to the day of the last `wait_s` (negative: give back). A new day starts at 0."""
         self._used[self._day] = max(0.0, self._used.pop(self._day, 0.0) + tokens)
         if len(self._used) > MAX_DAYS:
             del self._used[next(iter(self._used))]
@@ -131,7 +127,6 @@ class Usage:
         return amount
 
     def settle(self, taken: float, used: float) -> None:
-        """Correct what `tokens` has taken for a request to what was `used`."""
         self._tokens.give_back(taken - used)
         self._day.add(used - taken)
 
@@ -143,7 +138,6 @@ def _over(kind: str, what: str, retry_after_s: float) -> Refusal:
 
 ANYONE, UNKNOWN = "anyone", "unknown"
 UNNAMED = frozenset((ANYONE, UNKNOWN))
-"""Names in metrics of callers without a known key."""
 MAX_HEADER_BYTES = 16_384 + 16
 
 
@@ -187,9 +181,7 @@ class KeyRing:
         return tuple(caller.name for caller in self._callers)
 
     def replace(self, keys: Iterable[KeyEntry], now_s: float) -> None:
-        """Replace all keys. Those with the same name keep their usage; requests of removed keys run to their
-        end.
-        """
+        """Replace all keys. Those with the same name keep their usage; requests of removed keys continue."""
         before = {caller.name: caller.usage for caller in self._callers}
         callers = []
         for name, key, limits, cache_group in keys:

@@ -19,8 +19,8 @@ LOG = logging.getLogger("forebay.gateway")
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another name for the models in `to`, by weight; `fallback` takes what no replica of the chosen one
-    takes.
+    """Another name for the models in `to`, by weight; `fallback` is used if no replica of the chosen one is
+    free.
     """
 
     to: Mapping[str, float]
@@ -33,8 +33,6 @@ class Alias:
 
 
 class ModelNames:
-    """Resolves names to models of `fleet`. `absent_s`: how long to wait for a first replica."""
-
     def __init__(
         self, fleet: FleetClient, aliases: Mapping[str, Alias] | None = None, *, absent_s: float = 0.0
     ) -> None:
@@ -45,9 +43,9 @@ class ModelNames:
     async def resolve(self, name: str, key: str) -> tuple[str, ...]:
         """The models that may answer a request for `name` (empty: the only base model), best first.
 
-        `key` chooses among an alias's models. Waits while no replica is up; queries replicas again for an
-        unlisted model. Raises `Refusal`: 404 for an unknown name, 400 for an ambiguous empty one, 503 if no
-        replica is up, none serves the alias's models, or some have not reported theirs.
+        `key` chooses among an alias's models. Waits while no replica is up. Raises `Refusal`: 404 for an
+        unknown name, 400 for an ambiguous empty one, 503 if no replica is up, none serves the alias's models,
+        or some have not reported theirs.
         """
         served = self._fleet.served
         if name and name not in self._aliases and served.model not in (None, name):

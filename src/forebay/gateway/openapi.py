@@ -37,7 +37,6 @@ SCHEMAS = {
     PROMPT_PATH: ("CompletionRequest", "Completion"),
     EMBED_PATH: ("EmbeddingRequest", "Embeddings"),
 }
-"""Schemas of body and answer, for calls that have more than a model's name checked."""
 
 
 def _schema(name: str) -> dict[str, str]:

@@ -10,12 +10,9 @@ from forebay.fleet.autoscale.proportional import StabilizationWindow
 
 PEAK_LOAD = "forebay_gateway_peak_load"
 PEAK_S = 30.0
-"""Several scrape intervals, so that no scrape misses a short request."""
 
 
 class PeakLoad:
-    """Counts requests that wait for a replica or are at one."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._count = 0
@@ -30,7 +27,6 @@ class PeakLoad:
             self._change(-1)
 
     def peak(self) -> int:
-        """The most requests at a time in the last `PEAK_S` seconds."""
         return self._highest.add(self._count, self._clock.monotonic_s())
 
     def _change(self, by: int) -> None:

@@ -40,7 +40,6 @@ LOG = logging.getLogger("forebay.gateway")
 PLACE_S = 30.0
 """Wait no longer for a prefill replica: the request's own place can prefill, too."""
 MAX_DEPTH = 16
-"""Nesting of the description of a KV cache; vLLM's has three levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,6 @@ class Prefilled:
 
 
 class Prefills:
-    """Prefills prompts at the replicas of `fleet`. Belongs to the relay's event loop."""
-
     def __init__(self, fleet: FleetClient, client: HttpClient, rules: RelayRules, clock: Clock) -> None:
         self._fleet = fleet
         self._client = client
@@ -70,9 +67,7 @@ class Prefills:
         return none_prefills(self._fleet) or (bool(served) and model not in {one.name for one in served})
 
     async def prefill(self, call: RelayedCall) -> Prefilled:
-        """Prefill the prompt; try another replica if one fails. Never raises for replicas. Cancelling ends
-        the request there, too.
-        """
+        """Prefill the prompt; try another replica if one fails. Never raises for replicas."""
         found = await while_some_prefill(self._any(call), lambda: self.none_works(call.asked.model))
         return found or Prefilled("no_server")
 
@@ -162,9 +157,6 @@ def prefill_body(body: bytes) -> bytes:
 
 
 def decode_body(body: bytes, kv_transfer: Mapping[str, Any]) -> bytes:
-    """`body` for the replica that takes over the KV cache: a JSON object with members, without KV-cache
-    fields.
-    """
     member = orjson.dumps(KV_TRANSFER) + b":" + orjson.dumps(kv_transfer)
     return body[: body.rindex(b"}")] + b"," + member + b"}"
 

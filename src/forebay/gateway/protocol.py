@@ -1,6 +1,4 @@
-"""HTTP connections with limits that uvicorn lacks with httptools: size, number and duration of headers, and
-errors as JSON.
-"""
+"""HTTP connections with limits that uvicorn lacks with httptools: size, number and duration of headers."""
 
 from __future__ import annotations
 
@@ -16,11 +14,9 @@ from forebay.gateway.refusal import INVALID, SERVER, error_body
 from forebay.gateway.spec import LimitsSpec
 
 LINGER_S = 1.0
-"""How long a rejected client may keep sending before the connection is cut."""
 
 
 MAX_IN_LINE = 8
-"""Pipelined requests up to which a connection is still read."""
 MAX_PIPELINED = 64
 """Pipelined requests on a connection: one read can hold thousands, each of which takes kilobytes."""
 
@@ -89,7 +85,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._rest()
 
     def _rest(self) -> None:
-        """Without a request and an unread answer, this connection may make room for another one."""
         idle = self.cycle is not None and self.cycle.response_complete
         if self._proven and idle and not self.transport.get_write_buffer_size():
             self.opened.rest(self, self.transport.abort)
@@ -169,7 +164,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._send_error(*(self._refused or (400, "invalid_http", "this is not HTTP/1.1")))
 
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Stop parsing from within a callback of the parser; `send_400_response` then answers."""
         self._refused = status, code, message
         raise ValueError(code)
 
@@ -198,8 +192,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _send_error(self, status: int, code: str, message: str) -> None:
-        """Answer without the application and close; in mid-answer, only close. A client that still sends may
-        finish for a moment, or it would not read the answer.
+        """In mid-answer, only close. A client that still sends reads no answer, so it may finish for a
+        moment.
         """
         self._cancel_timer()
         self._error_sent = True
@@ -221,6 +215,5 @@ def _announces_body(header: tuple[bytes, bytes]) -> bool:
 
 
 def bounded(limits: LimitsSpec, handshakes: Handshakes | None = None) -> type[BoundedProtocol]:
-    """The protocol class with these limits, for uvicorn. `handshakes`: of TLS that have begun."""
     opened = Connections(limits.connections, limits.connections_per_client)
     return type("Bounded", (BoundedProtocol,), {"limits": limits, "opened": opened, "handshakes": handshakes})

@@ -158,7 +158,6 @@ def no_replica(message: str, *, retry_after_s: float = 1.0) -> Refusal:
 
 
 def out_of_time(seconds: float, *, waited: bool, replicas: int) -> Refusal:
-    """`waited`: it had no replica yet; `replicas`: how many are up."""
     if not waited:
         return Refusal(504, "request_timeout", f"there was no answer within {seconds:g} s", kind=SERVER)
     why = "no replica had room" if replicas else "no replica was up"

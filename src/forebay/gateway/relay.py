@@ -49,8 +49,7 @@ from forebay.records import Usage
 LOG = logging.getLogger("forebay.gateway")
 
 
-class Cut(Exception):
-    """The replica broke off its answer; the client was notified if possible."""
+class Cut(Exception): ...
 
 
 @dataclass(slots=True)
@@ -58,8 +57,8 @@ class Tries:
     """A request on its way, from replica to replica.
 
     `body`: for the current replica, the client's own or with the KV cache that it takes over. `number`: of
-    the current try. `replicas`: numbers of those that were tried, by URL. `faults`: those that answered 500,
-    maybe by the request's fault.
+    the current try. `replicas`: numbers of those tried, by URL. `faults`: those that answered 500, maybe by
+    the request's fault.
     """
 
     call: RelayedCall
@@ -71,14 +70,11 @@ class Tries:
 
     @property
     def takes_over(self) -> bool:
-        """Whether the current replica takes over a KV cache."""
         return self.body is not self.call.asked.body
 
 
 @dataclass(frozen=True, slots=True)
 class BegunAnswer:
-    """The head of an answer, and the first bytes of its body."""
-
     response: PulledAnswer
     first: bytes
 
@@ -102,8 +98,7 @@ class Relay:
     has got a byte.
 
     With `prefills`, a request gets a place at a replica, its prompt is prefilled elsewhere, and the replica
-    takes over the KV cache without delay. A KV cache is read once: a second attempt prefills where it
-    decodes.
+    takes over the KV cache. A KV cache is read once: a second attempt prefills where it decodes.
     """
 
     def __init__(
@@ -134,10 +129,6 @@ class Relay:
             self._on_retry(failure.cause)
 
     async def _try_next(self, tries: Tries) -> EngineError | None:
-        """Place the request, prefill its prompt, send it, and stream the answer to the client.
-
-        Returns why the replica failed, if the client has got no byte yet.
-        """
         call = tries.call
         tries.number, tries.body = tries.number + 1, call.asked.body
         prefills = self._prefills_for(call, first=tries.number == 1)
@@ -190,7 +181,6 @@ class Relay:
         return any(not why and url not in tried for url, why in replicas.items())
 
     def _prefills_for(self, call: RelayedCall, *, first: bool) -> Prefills | None:
-        """The prefill replicas; None, with the reason in the call, if the same replica prefills."""
         prefills, asked = self._prefills, call.asked
         if prefills is None or not asked.answers:
             return None
@@ -205,7 +195,6 @@ class Relay:
         return None
 
     async def _prefill(self, prefills: Prefills, lease: ReplicaLease, tries: Tries) -> None:
-        """Set the body for `lease`: with the KV cache, or the client's own if the prefill failed."""
         call = tries.call
         with UntilLost(lease):
             lease.await_prompt()
@@ -217,9 +206,6 @@ class Relay:
             tries.body = decode_body(call.asked.body, found.kv_transfer)
 
     async def _answer(self, lease: ReplicaLease, tries: Tries) -> EngineError | None:
-        """Send the request to the replica of `lease` and its answer to the client. Returns why the replica
-        did not begin to answer.
-        """
         asked = tries.call.asked
         with tries.call.trace.attempt(asked, lease.url) as attempt, UntilLost(lease):
             if not asked.stream:
@@ -242,7 +228,6 @@ class Relay:
             return None
 
     async def _begin(self, lease: ReplicaLease, tries: Tries, attempt: Attempt) -> BegunAnswer:
-        """Send the request and return the first bytes of the answer. Raises `EngineError`."""
         rules, call = self._rules, tries.call
         response: PulledAnswer | None = None
         call.sent = True
@@ -260,9 +245,6 @@ class Relay:
             raise
 
     async def _first_bytes(self, lease: ReplicaLease, response: PulledAnswer, tries: Tries) -> bytes:
-        """The first bytes of an answer that the client gets. Raises `EngineError` if it shows that the
-        replica failed, and `Refusal` if the engine lacks the route.
-        """
         asked, head = tries.call.asked, response.answer_head
         # If two replicas answer 500, the request is to blame: the second answer is the client's.
         final = tries.number > 1 or tries.number == self._rules.attempts
@@ -285,7 +267,6 @@ class Relay:
         return first
 
     async def _finish(self, lease: ReplicaLease, answer: BegunAnswer, tries: Tries, attempt: Attempt) -> None:
-        """Send the answer to the client and report to `lease` how it ended. Raises `Cut`."""
         call, send, head = tries.call, tries.send, answer.head
         counted = call.asked.stream and not answer.refused
         lease.metrics_only = False
@@ -321,7 +302,6 @@ class Relay:
     async def _stream(
         self, lease: ReplicaLease, answer: BegunAnswer, tries: Tries, *, counted: bool
     ) -> bytes:
-        """Send the answer's body to the client; returns its last bytes. `counted`: bytes are progress."""
         chunk, tail = answer.first, b""
         pace = StreamPace()
         hidden = UsageFilter() if answer.streamed and tries.call.asked.hides_usage else None
@@ -346,7 +326,6 @@ class Relay:
 
 
 def _report_failure(lease: ReplicaLease, tries: Tries, error: EngineError) -> None:
-    """Report a replica that did not begin to answer."""
     # A 500 may be the request's fault: another replica shows it. A replica may have been refused the KV
     # cache that it was to take over.
     unclear = isinstance(error, ServerFault | ModelNotFound)
@@ -356,7 +335,6 @@ def _report_failure(lease: ReplicaLease, tries: Tries, error: EngineError) -> No
 
 
 def _report_usage(lease: ReplicaLease, answer: BegunAnswer, call: RelayedCall, tail: bytes) -> None:
-    """Report a complete answer that ends with `tail`."""
     if not call.asked.costs:
         # A call without computation does not measure the speed of the engine.
         lease.release()
@@ -369,7 +347,6 @@ def _report_usage(lease: ReplicaLease, answer: BegunAnswer, call: RelayedCall, t
 
 
 def _report_rejection(lease: ReplicaLease, answer: BegunAnswer, call: RelayedCall) -> None:
-    """Report a complete answer with an error's status."""
     status = answer.head.status
     if status >= 500:
         lease.failed(ServerFault(f"{lease.url} answered {status}"), blame=False)

@@ -26,7 +26,6 @@ from forebay.gateway.tracing import Attempt
 TAIL_BYTES = 4096
 """Token counts are in the last bytes of an answer."""
 BUSY_STATUSES = frozenset((502, 503, 504))
-"""Another replica may take the request."""
 REFUSED_STATUSES = (401, 403)
 
 
@@ -36,15 +35,12 @@ STREAM_BURST_BYTES = 256 << 10
 
 
 class StreamPace:
-    """Keeps an answer of endless bytes from taking the processor from other requests: a token bucket of
-    `STREAM_BURST_BYTES`.
-    """
+    """Limits the processor time of an endless answer: a token bucket of `STREAM_BURST_BYTES`."""
 
     def __init__(self) -> None:
         self._due_s = -math.inf
 
     def wait_s(self, size: int, now_s: float) -> float:
-        """How long to wait after `size` more bytes. `now_s`: of a monotonic clock."""
         earliest_s = now_s - STREAM_BURST_BYTES / STREAM_BYTES_PER_S
         self._due_s = max(self._due_s, earliest_s) + size / STREAM_BYTES_PER_S
         return max(0.0, self._due_s - now_s)
@@ -53,7 +49,6 @@ class StreamPace:
 async def post(
     client: HttpClient, url: str, call: RelayedCall, body: bytes, attempt: Attempt, *, connect_s: float
 ) -> PulledAnswer:
-    """Send `body`, that of `call` or derived from it; return after the head of the answer."""
     return await client.server(url).open_post(
         call.asked.path,
         body,
@@ -84,8 +79,7 @@ def failure_of(url: str, head: AnswerHead, others: bool, now_ms: int) -> EngineE
     return None
 
 
-class Lost(Exception):
-    """The replica is considered stalled."""
+class Lost(Exception): ...
 
 
 class UntilLost:

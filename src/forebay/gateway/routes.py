@@ -1,4 +1,4 @@
-"""The calls that the gateway forwards, and how the prompt of each is found. Engines may lack any of them."""
+"""The calls that the gateway forwards, and how each prompt is found. Engines may lack any of them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,12 @@ def prompt_of(document: Document) -> tuple[str, int]:
 
 
 def input_of(document: Document) -> tuple[str, int]:
-    """The texts to embed; vLLM also embeds a conversation (`messages`)."""
     if "input" not in document and "messages" in document:
         return messages_of(document)
     return _prompt(document.get("input"), "input")
 
 
 def texts_in(*fields: str) -> Reader:
-    """A reader of the texts in these fields, all optional and of any form."""
-
     def read(document: Document) -> tuple[str, int]:
         texts: list[str] = []
         tokens = sum(_collect(document.get(field), texts) for field in fields)
@@ -93,8 +90,6 @@ class Route:
 
     Attributes:
         path: Its path at the gateway.
-        summary: Its purpose, for OpenAPI.
-        prompt: Reads the prompt from the body.
         max_tokens: Fields that limit the answer's length; the largest counts.
         writes: Whether tokens are generated.
         costs: Whether it counts in limits and estimates.
@@ -199,7 +194,6 @@ ROUTES = {
     )
 }
 TRANSFERABLE = frozenset((CHAT_PATH, PROMPT_PATH))
-"""Calls whose prompt another replica may prefill."""
 
 MODELS_PATH = "/v1/models"
 MODEL_PATH = "/v1/models/{model}"
@@ -209,7 +203,6 @@ METHODS = dict.fromkeys(ROUTES, "POST") | dict.fromkeys((MODELS_PATH, MODEL_PATH
 
 
 def route_of(path: str) -> str:
-    """The OpenAPI route of `path`, or `path` itself."""
     return MODEL_PATH if path.startswith(MODELS_PATH + "/") and path != MODELS_PATH + "/" else path
 
 

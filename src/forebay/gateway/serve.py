@@ -36,7 +36,6 @@ from forebay.settings import interpreter_environment, otel_installed, otel_signa
 LOG = logging.getLogger("forebay.gateway")
 CUT_S = 1
 LOOK_S = 1.0
-"""Pause between two checks whether a replica has reported its models."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -45,7 +44,7 @@ class GatewayServer(uvicorn.Server):
     """uvicorn's server that drains before it stops listening.
 
     On the first signal `/health` reports `draining` and new requests get a 503. The port closes when answers
-    in flight have ended, after the notice and within the grace. A second signal closes it at once.
+    in flight have ended, or after the grace. A second signal closes it at once.
     """
 
     def __init__(self, gateway: Gateway, spec: GatewaySpec) -> None:
@@ -81,7 +80,6 @@ class GatewayServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """No-op: `handle_signals` handles them."""
         yield
 
     @contextmanager
@@ -100,7 +98,6 @@ class GatewayServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     def begin_drain(self) -> None:
-        """Drain, then stop; a second call stops at once."""
         if self._draining is None:
             LOG.info("draining: %d requests in flight", self._gateway.in_flight)
             self._gateway.drain()
@@ -166,7 +163,6 @@ def _monitors(key: str, now_s: float) -> KeyRing:
 
 
 def open_tracing() -> Tracing:
-    """Report requests by OpenTelemetry. Raises `SetupError` or `SettingError`."""
     signals = otel_signals()
     with otel_installed():
         from forebay.gateway.spans import SpanTracing
@@ -194,7 +190,7 @@ def run_gateway(
     load: Callable[[], GatewaySpec] | None = None,
     path: Path | None = None,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; blocks the main thread. `announce` gets the URL once it listens.
+    """Serve until SIGTERM or Ctrl-C; blocks the main thread. `announce` gets the URL.
 
     `load` rereads the settings at `path`: changed keys apply at once. Raises `SettingError` for a port in
     use, a missing secret, or replicas without a permitted model.
@@ -246,9 +242,7 @@ async def _run(
 
 
 async def look_at_prefill(gateway: Gateway, spec: GatewaySpec) -> None:
-    """Log why servers of `prefill` cannot prefill, once models are known. Raises nothing: it runs in the
-    background.
-    """
+    """Log why servers of `prefill` cannot prefill, once models are known. Raises nothing."""
     fleet = spec.prefill_fleet()
     if fleet is None:
         return

@@ -212,7 +212,6 @@ class SpanTracing(Tracing):
 
 
 def provider_of(route: str) -> str:
-    """The API of the call; nothing else is known of an engine."""
     return "anthropic" if dialect_of(route) == "anthropic" else "openai"
 
 

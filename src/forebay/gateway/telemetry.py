@@ -149,7 +149,6 @@ class Monitoring:
 def health_of(
     fleet: FleetClient, prefill: FleetClient | None, *, draining: bool, in_flight: int, waits: bool
 ) -> tuple[int, dict[str, object]]:
-    """Status and body of `/health`. `waits`: requests may wait for a first replica."""
     replicas = _counts(fleet)
     state = "draining" if draining else "ok" if replicas["available"] else "no_replica"
     healthy = state == "ok" or (state == "no_replica" and waits)

@@ -1,5 +1,6 @@
-"""Traces a request and its attempts at replicas without OpenTelemetry: records nothing, forwards the client's
-trace context. `gateway/spans.py` has the classes that record."""
+"""Traces without OpenTelemetry: record nothing, forward the client's trace context. `gateway/spans.py` has
+the classes that record.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +31,9 @@ class Attempt:
     ) -> None:
         pass
 
-    def failed(self, cause: str) -> None:
-        """The attempt failed for this cause."""
+    def failed(self, cause: str) -> None: ...
 
-    def answered(self, status: int, head: bytes = b"", tail: bytes = b"") -> None:
-        """The answer is complete. `head` and `tail`: its first and last bytes if it is JSON."""
+    def answered(self, status: int, head: bytes = b"", tail: bytes = b"") -> None: ...
 
 
 class RequestTrace:
@@ -49,11 +48,8 @@ class RequestTrace:
 
 class Tracing:
     def begin(self, exchange: Exchange) -> RequestTrace:
-        """Begin a request's trace; `end` must follow."""
         return RequestTrace(trace_context(exchange.headers))
 
-    def end(self, trace: RequestTrace, exchange: Exchange, duration_s: float) -> None:
-        """End it; `exchange` has the outcome."""
+    def end(self, trace: RequestTrace, exchange: Exchange, duration_s: float) -> None: ...
 
-    def close(self) -> None:
-        """Send what is left; blocks."""
+    def close(self) -> None: ...

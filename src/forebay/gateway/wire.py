@@ -36,15 +36,13 @@ MAX_EVENT_BYTES = 65_536
 
 
 class UsageFilter:
-    """Removes the event with the token count from a stream whose client did not ask for it."""
-
     def __init__(self) -> None:
         self._rest = b""
 
     def pass_on(self, chunk: bytes) -> bytes:
         """The events that `chunk` completes; a longer one than `MAX_EVENT_BYTES` is passed on in pieces."""
         data, kept, begin = self._rest + chunk, [], 0
-        # What is left of before has no end of an event, but may have its beginning.
+        # The rest of earlier chunks has no end of an event, but may have its beginning.
         for end in EVENT_END.finditer(data, max(0, len(self._rest) - 3)):
             event = data[begin : end.end()]
             if not _is_count(event):
@@ -56,7 +54,6 @@ class UsageFilter:
         return b"".join(kept)
 
     def rest(self) -> bytes:
-        """What follows the last complete event."""
         rest, self._rest = self._rest, b""
         return rest
 
@@ -66,7 +63,6 @@ def _is_count(event: bytes) -> bool:
 
 
 def usage_in(tail: bytes, events: int) -> Usage:
-    """The counts at the end of an answer; without them, one token per event."""
     return counts_in(tail) or Usage(0, events, 0)
 
 
@@ -84,8 +80,7 @@ def missing_in(body: bytes) -> Literal["model", "route"] | None:
     """What an engine's 404 means: no such model, no such path, or None, such as for a response that is not
     stored.
 
-    vLLM names the parameter or writes "The model `m` does not exist."; an unknown path is "Not Found", as in
-    FastAPI. Other servers answer an unknown path without JSON.
+    vLLM names the parameter or writes "The model `m` does not exist."; FastAPI's unknown path is "Not Found".
     """
     try:
         document: Any = orjson.loads(body)
@@ -109,7 +104,6 @@ def missing_in(body: bytes) -> Literal["model", "route"] | None:
 
 
 def broken_off(dialect: Dialect, events: int, why: str = BROKEN_OFF) -> bytes:
-    """The last event of a stream that broke off after `events` events, in the format of the API."""
     code = "replica_failed" if why == BROKEN_OFF else "cut_off"
     match dialect:
         case "anthropic":

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: sends a request, parses its answer, and limits what is sent around it."""
+"""One HTTP/1.1 connection: sends a request, parses its answer, and limits everything around the body."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from forebay.errors import ProtocolViolation, Unreachable
 
 MAX_INTERIM = 16
 MAX_FRAMING_BYTES = 64 << 10
-"""Bytes of heads before a body, or of chunk sizes, extensions and trailers in it, without a byte of the body.
+"""Bytes of heads before a body, or of chunk sizes, extensions and trailers in it, without a byte of the
+body.
 """
 PIECE_BYTES = 256 << 10
 RACE_S = 1.0
@@ -37,8 +38,7 @@ class StaleConnection(Unreachable):
 
 
 class ConnectionPool(Protocol):
-    def put(self, connection: Connection) -> None:
-        """Called with a connection that another request may use."""
+    def put(self, connection: Connection) -> None: ...
 
     def lost(self, connection: Connection) -> None: ...
 
@@ -71,7 +71,6 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, call: HttpCall, reader: Reader) -> None:
-        """If the connection is closed, `finished` is called at once."""
         self._reader = reader
         self._sent_s = self._last_s = self._loop.time()
         self._headers = []

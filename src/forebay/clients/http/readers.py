@@ -1,4 +1,4 @@
-"""What receives an answer: pushed as its bytes arrive, or pulled by the task that forwards it."""
+"""Readers of an answer: pushed as its bytes arrive, or pulled by the task that forwards it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from forebay.errors import AttemptTimeout, ProtocolViolation
 
 PAUSE_BYTES = 128 << 10
 CLOSE_GRACE_S = 1.0
-"""How long the body may take to end after a complete answer."""
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 
@@ -54,8 +53,9 @@ def check_plain(head: AnswerHead, server: str) -> None:
 
 
 class Reader(Protocol):
-    """What it raises ends the call. `grace_s`: how long the end of the body may take from now on, after which
-    the connection is closed; infinite until the answer seems complete."""
+    """An exception that it raises ends the call. `grace_s`: how long the end of the body may take from now
+    on; infinite until the answer seems complete.
+    """
 
     grace_s: float
 
@@ -91,7 +91,8 @@ class AwaitedReader:
 
 class WholeAnswer(AwaitedReader):
     """Raises `ProtocolViolation` if a 200 has more than `max_bytes`; reads `max_error_bytes` of other
-    answers."""
+    answers.
+    """
 
     __slots__ = ("_left", "_max_bytes", "_max_error_bytes", "_server", "data", "status")
 

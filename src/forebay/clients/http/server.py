@@ -23,15 +23,14 @@ KEEPALIVE_S = 4.0
 """Less than vLLM's 5 s."""
 ADDRESSES_S = 10.0
 LOOKUP_S = 1.0
-"""After this, or a temporary failure, connections go to the addresses that were found before,"""
+"""After this, or a temporary failure, the addresses of the last lookup are used."""
 KNOWN_S = 600.0
-"""but no longer than this: the address may be somebody else's by then."""
+"""How long addresses of a lookup may be used: later they may be somebody else's."""
 NEXT_ADDRESS_S = 0.25
-"""Then the next address of the name is tried as well (RFC 8305)."""
+"""After this, the next address of the name is tried as well (RFC 8305)."""
 AT_A_TIME = 50
 
 UNTRUSTED = frozenset((18, 19, 20, 21))
-"""OpenSSL's codes for a certificate whose authority is unknown."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -98,8 +97,9 @@ class HttpServer:
         total_s: float = math.inf,
         again: bool = True,
     ) -> None:
-        """Return when `reader` has the whole answer. Cancelling closes the connection. Raises what
-        `reader` raises, `SilentServer` and `CallOverdue`."""
+        """Return when `reader` has the whole answer. Cancelling closes the connection. Raises what `reader`
+        raises, `SilentServer` and `CallOverdue`.
+        """
         until_s = asyncio.get_running_loop().time() + total_s
         call = HttpCall(self._head("POST", path, headers, body), body, silence_s, until_s)
         await self._push(call, reader, again=again)
@@ -270,7 +270,7 @@ class HttpServer:
             raise self._closed_error()
         loop = asyncio.get_running_loop()
         addresses = await self._addresses()
-        # The server may be several: they get connections in turn.
+        # The name may belong to several servers: they get connections in turn.
         turn = self._dialled % len(addresses)
         self._dialled += 1
         sock = await start_connection(
@@ -348,8 +348,6 @@ MANY = 256
 
 
 class HttpClient:
-    """Servers that get the same headers. Belongs to the event loop of its first request."""
-
     def __init__(self, *, headers: Mapping[str, str], quote: Quote) -> None:
         self._headers = headers
         self._quote = quote

@@ -1,4 +1,4 @@
-"""The API server of a context of the kubeconfig (which lightkube handles) or of this pod, and its errors."""
+"""The API server of a context of the kubeconfig, or of this pod, and its errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ TIMEOUT_S = 30.0
 
 
 def find_cluster(context: str | None = None) -> SingleConfig:
-    """None: the current context of KUBECONFIG, ~/.kube/config or this pod. Reads files. Raises
-    `SetupError` without lightkube, `DeployError` without a cluster."""
+    """None: the current context of KUBECONFIG, ~/.kube/config or this pod. Reads files. Raises `SetupError`
+    without lightkube, `DeployError` without a cluster.
+    """
     try:
         from lightkube.config.kubeconfig import KubeConfig
         from lightkube.core.exceptions import ConfigError
@@ -101,7 +102,6 @@ def refusal(code: int, reason: str, body: bytes) -> ApiRefusal:
 
 
 def of_status(status: Any) -> ApiRefusal:
-    """The refusal in a Status object, which a watch sends as its last event."""
     found = status if isinstance(status, Mapping) else {}
     code = found.get("code")
     return ApiRefusal(code if isinstance(code, int) else 500, plain(str(found.get("message", ""))))

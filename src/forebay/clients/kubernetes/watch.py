@@ -1,7 +1,4 @@
-"""A collection of objects: one list, then changes as they happen.
-
-If the server no longer has the last version seen (410), or sends something unexpected, it is listed again.
-"""
+"""A collection of objects: one list, then changes as they happen. On errors, it is listed again."""
 
 from __future__ import annotations
 
@@ -97,8 +94,9 @@ async def follow(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> AsyncGenerator[Objects | Trouble, None]:
-    """The collection now and after each change, or a `Trouble` while it is unknown. Never ends or raises
-    for the server's errors: it retries after a pause."""
+    """The collection now and after each change, or a `Trouble` while it is unknown. Never ends: on the
+    server's errors, it retries after a pause.
+    """
     import httpx2
     from lightkube.core.exceptions import ConfigError
 
@@ -164,7 +162,6 @@ async def _list(http: httpx2.AsyncClient, collection: Collection) -> Any:
 async def _events(
     http: httpx2.AsyncClient, collection: Collection, version: str
 ) -> AsyncGenerator[Any, None]:
-    """None once the server has taken the watch, then its events."""
     import httpx2
 
     params = {

@@ -1,4 +1,4 @@
-"""The status of Ray Serve's applications, as of its REST interface, and the engines of a fleet in it."""
+"""The status of Ray Serve's applications, and the engines of a fleet in it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from forebay.untrusted_text import replace_controls
 
 RUNNING, RECOVERING, DELETING, DEPLOY_FAILED = "RUNNING", "RECOVERING", "DELETING", "DEPLOY_FAILED"
 SERVING = (RUNNING, "UPDATING", "PENDING_MIGRATION")
-"""States of a replica that has started and was not asked to stop."""
 DECLARATIVE = "declarative"
 MAX_DETAIL_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class ServeReplica:
-    """`node_ip`, `pid`: None until it has started."""
-
     name: str
     state: str
     node_ip: str | None
@@ -66,14 +63,11 @@ class ServeApplication:
 
 @dataclass(frozen=True, slots=True)
 class ServeInstance:
-    """`settings`: what a submission must repeat to keep; empty if Serve does not run yet."""
-
     applications: Mapping[str, ServeApplication]
     settings: Mapping[str, Any]
 
     @classmethod
     def parse(cls, body: Any) -> ServeInstance:
-        """From the body of `GET /api/serve/applications/`. Raises `DeployError` for another form."""
         try:
             applications = {
                 str(name): _application(str(name), found) for name, found in body["applications"].items()
@@ -135,7 +129,8 @@ def plain(text: object) -> str:
 
 def fleet_application(instance: ServeInstance, name: str, where: str) -> ServeApplication:
     """Forebay's application `name`, or one of that name that is being deleted: Serve no longer has its
-    origin. Raises `DeployError`."""
+    origin. Raises `DeployError`.
+    """
     found = instance.applications.get(name)
     if found is None:
         there = ", ".join(sorted(instance.applications)) or "none"

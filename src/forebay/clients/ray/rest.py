@@ -1,4 +1,4 @@
-"""The REST interface of Ray Serve, which is part of a Ray cluster's dashboard."""
+"""The REST interface of Ray Serve, part of a Ray cluster's dashboard."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class TokenRefused(DeployError): ...
 
 
 class ServeRest:
-    """The Ray cluster whose dashboard is at `address`. Calls raise `DeployError`, and send Ray's token, if
-    there is one."""
+    """The Ray cluster whose dashboard is at `address`. Calls send Ray's token, and raise `DeployError`."""
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address.rstrip("/")
@@ -140,8 +139,8 @@ def _reason(error: Exception) -> str:
 async def each_address(url: str) -> tuple[str, ...]:
     """`url` once for each address of its host, sorted; IPv4 addresses if there are any.
 
-    Unchanged if there is one address, for `https`, whose certificate has no address, and for anything that is
-    not a URL. Raises `DeployError` if the name has no address.
+    Unchanged for one address, for `https` (certificates have no address), and for other texts than URLs.
+    Raises `DeployError` if the name has no address.
     """
     try:
         parsed = URL(url)

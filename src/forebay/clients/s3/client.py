@@ -24,14 +24,12 @@ SKEWED = frozenset(("RequestTimeTooSkewed", "RequestExpired"))
 UNFETCHED = frozenset(("CredentialRetrievalError", "TokenRetrievalError", "UnauthorizedSSOTokenError"))
 DELETED_AT_ONCE = 1000
 MAX_PAGES = 1000
-"""Of a listing, with up to a thousand objects each: a run keeps some thousands at most."""
 
 R = TypeVar("R")
 
 
 @cache
 def _descriptions() -> Any:
-    """Read once: that takes longer than everything else in a client."""
     from botocore.loaders import create_loader
 
     return create_loader()
@@ -44,8 +42,7 @@ class StoreRefused(SettingError):
     """A person has to fix the bucket, the keys or the clock, possibly while a run continues."""
 
 
-class Changed(Exception):
-    """Another object exists than the one to replace, or one that should not exist."""
+class Changed(Exception): ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,8 @@ def _entry(found: Any, prefix: str) -> Entry:
 
 
 class S3Client:
-    """The objects of one bucket. The first call looks for keys and connects, and so does the next one
-    after a rejection.
+    """The objects of one bucket. The first call looks for keys and connects, and so does the next one after a
+    rejection.
 
     Calls block, and raise `StoreAway`, `StoreRefused`, and `SetupError`.
     """
@@ -113,7 +110,7 @@ class S3Client:
                     yield line
 
     def put(self, key: str, content: bytes, *, replacing: str | None) -> str:
-        """In place of the object with the ETag `replacing`, or as the first (None); return the ETag.
+        """Replace the object with the ETag `replacing`, or create it (None); return the ETag.
 
         Raises `Changed` if another object exists, maybe the caller's own write whose answer was lost.
         """
@@ -141,7 +138,6 @@ class S3Client:
         return [each["Key"].removeprefix(f"{prefix}/") for each in self._objects(prefix)]
 
     def delete(self, prefix: str, *, keep: Callable[[Entry], bool] = lambda entry: False) -> None:
-        """Delete all below the folder `prefix` except those to `keep`, and abort incomplete uploads."""
         self.abort_uploads(prefix)
         keys = [{"Key": each["Key"]} for each in self._objects(prefix) if not keep(_entry(each, prefix))]
         for at in range(0, len(keys), DELETED_AT_ONCE):
@@ -149,8 +145,6 @@ class S3Client:
             self._call("delete_objects", Delete=batch)
 
     def abort_uploads(self, prefix: str) -> int:
-        """So that their writers cannot complete them. Returns their number; 0 on MinIO, which lists
-        uploads by whole keys."""
         return self.abort_uploads_of(f"{prefix}/")
 
     def abort_uploads_of(self, key: str) -> int:
@@ -225,7 +219,6 @@ class S3Client:
         self._ask(lambda s3: getattr(s3, name)(Bucket=self.bucket, **arguments), missing=True)
 
     def _ask(self, call: Callable[[Any], R], *, missing: bool = False) -> R | None:
-        """None if the object may be `missing` and is."""
         s3 = self._s3
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
         from botocore.exceptions import PartialCredentialsError as Partial

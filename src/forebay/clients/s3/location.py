@@ -17,8 +17,7 @@ MAX_KEY_CHARS = 900
 
 @dataclass(frozen=True, slots=True)
 class S3Path:
-    """`s3://bucket/key`: a file, or a folder's prefix. The key has no `/` at either end; empty: the bucket
-    itself."""
+    """`s3://bucket/key`: a file, or a folder's prefix. An empty key means the bucket itself."""
 
     bucket: str
     key: str
@@ -65,9 +64,8 @@ def location_of(text: str) -> Location:
 
 
 def uri_of(place: Location) -> str:
-    """For Flink, to which a space in a path is a space, and `%20` three characters.
-
-    Raises `SettingError` for a folder that Flink would take for another one.
+    """For Flink, which does not decode `%20`. Raises `SettingError` for a folder that Flink would take for
+    another one.
     """
     if isinstance(place, S3Path):
         return str(place)

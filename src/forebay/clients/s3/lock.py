@@ -1,9 +1,8 @@
 """The lock on a pipeline's state in an object store, so that one run holds it.
 
-Its holder rewrites the object every `BEAT_S`, on condition that it is unchanged; so does a run that takes it
-over: of two writes, one fails. A holder relies on a renewal for `HOLD_S` after it was sent; then its Flink is
-suspended (`pipeline/flink_main.py`). A claimer waits for `LEASE_S`. So nothing depends on the reason of a
-silence.
+Its holder rewrites the object every `BEAT_S` if it is unchanged; so does a run that takes it over: of two
+writes, one fails. A holder relies on a renewal for `HOLD_S` after it was sent; then its Flink is suspended
+(`pipeline/flink_main.py`). A claimer waits for `LEASE_S`.
 """
 
 from __future__ import annotations
@@ -89,7 +88,8 @@ class Claim:
 
     def look(self, seen: Seen | None, now_s: float) -> Literal["take", "wait", "refuse"]:
         """Take the lock that was read as `seen` if it is unchanged, read it again soon, or give up: its
-        holder lives."""
+        holder lives.
+        """
         if seen is None or seen.released:
             return "take"
         watched = now_s - self._looked_s <= GAP_S
@@ -103,7 +103,6 @@ class Claim:
         return "take" if now_s - self._since_s >= LEASE_S else "wait"
 
     def unanswered(self) -> None:
-        """The store may not answer the holder either: the silence is counted from zero."""
         self._since_s = None
 
 
@@ -112,13 +111,10 @@ PATIENCE_S = 30.0
 OWN_WRITES = 3
 
 
-class Fenced(PipelineFailed):
-    """Another run has taken over; this one must write nothing more."""
+class Fenced(PipelineFailed): ...
 
 
 class HeldLock:
-    """`renewed_s`: when the last confirmed renewal was sent, by the clock `uptime_s`."""
-
     def __init__(
         self,
         client: S3Client,
@@ -177,7 +173,8 @@ class HeldLock:
 
     def renew(self, *, released: bool = False) -> bool:
         """False if the store does not answer and another try may succeed soon. If it refuses, see
-        `trouble`."""
+        `trouble`.
+        """
         sent_s = self._uptime_s()
         lock = self._lock.renewed(released=released, unfenced=self.unfenced)
         try:

@@ -1,7 +1,7 @@
 """Models of known architectures with random weights, for measurements: speed depends on the shape only.
 
-vLLM generates the weights while loading (load format `dummy`), always the same ones. The tokenizer is the
-default model's, and each vocabulary has its size, so that every token has a text.
+vLLM generates the weights (load format `dummy`), always the same ones. Vocabularies have the size of the
+default model's tokenizer, so that every token has a text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ RECIPE = 1
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """`about`: what is special about it; `parameters_m`: weights in millions; `config`: its `config.json`
-    beyond `SHARED`."""
+    beyond `SHARED`.
+    """
 
     about: str
     parameters_m: float

@@ -1,8 +1,8 @@
 """Run a module as the main program in the engine's environment, and end its child processes with it.
 
 The workers of a killed server would keep the machine's memory. So the kernel kills each process that the
-module forks, or starts with multiprocessing (which imports this file, its parent's main program, first), when
-its parent dies. Imports the standard library only: the engine's environment has no Forebay.
+module forks or starts with multiprocessing when its parent dies. Imports the standard library only: the
+engine's environment has no Forebay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 PARENT = "FOREBAY_ENGINE_PARENT"
-"""The process id of the parent of new processes; each sets its own."""
 
 
 def end_with_parent() -> None:

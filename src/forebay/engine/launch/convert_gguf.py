@@ -1,7 +1,7 @@
 """Convert a GGUF file into a directory that vLLM serves: `convert_gguf.py MODEL.gguf DIRECTORY`.
 
 Run by path with the engine environment's Python; it imports nothing of Forebay. Weights are dequantized to
-bfloat16; the tokenizer and its chat template come from the same file.
+bfloat16.
 """
 
 import sys

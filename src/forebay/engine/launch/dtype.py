@@ -47,7 +47,6 @@ class Processor:
 
 
 def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
-    """The first processor; empty if the file cannot be read."""
     values: dict[str, str] = {}
     try:
         with cpuinfo.open("rb") as file:
@@ -69,7 +68,6 @@ class NumberType:
 
 
 def choose(speeds: Mapping[str, float]) -> NumberType | None:
-    """The faster type by `speeds`, in GFLOP/s; None if `speeds` has neither."""
     known = {name: speed for name, speed in speeds.items() if name in TYPES and speed > 0}
     if not known:
         return None
@@ -97,7 +95,6 @@ def check_processor(processor: Processor) -> None:
 
 
 def known_type(settings: Settings, processor: Processor, threads: int) -> NumberType:
-    """The type for an engine with `threads` threads: as measured before, else by features."""
     speeds = read_stamp(_file(settings)).get(_key(processor, threads))
     chosen = choose(_numbers(speeds)) if isinstance(speeds, dict) else None
     return chosen or choose_by_features(processor)
@@ -108,8 +105,7 @@ def measured_type(
 ) -> NumberType:
     """The type for an engine with `threads` threads on `cores`; blocks for some seconds the first time.
 
-    Needs the engine's environment. Results are stored by processor, threads and engine version. If the
-    measurement fails, the processor's features decide.
+    Needs the engine's environment. If the measurement fails, the processor's features decide.
     """
     file, key = _file(settings), _key(processor, threads)
     with locked(file.with_suffix(".lock")):

@@ -1,5 +1,4 @@
-"""The engine's Python environment, vLLM for CPUs, separate because its pins contradict PyFlink's; and its
-default model."""
+"""The engine's Python environment (vLLM for CPUs; its pins contradict PyFlink's) and its default model."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ from forebay.settings import Settings
 
 LOCKS = Path(__file__).with_name("locks")
 """Each file with its SHA-256. `torch-cpu.txt` is torch's CPU build, which PyPI does not have; `torch.txt` the
-stock one with CUDA; `engine.txt` all else."""
+stock one with CUDA.
+"""
 ENGINE, CPU_TORCH, STOCK_TORCH = "engine.txt", "torch-cpu.txt", "torch.txt"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PIP = {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off"}
@@ -63,8 +63,8 @@ def environment_ready(settings: Settings) -> bool:
 def ensure_environment(settings: Settings, progress: Progress) -> None:
     """Create the environment unless it is ready; blocks for minutes then.
 
-    A partial or outdated one is replaced. Concurrent set-ups wait for each other, as a step of `progress`.
-    Raises `SetupError` with the end of pip's log, and `SettingError` if others may write to its folders.
+    Concurrent set-ups wait for each other. Raises `SetupError` with the end of pip's log, and `SettingError`
+    if others may write to its folders.
     """
     for folder in (settings.home, settings.engine_env):
         check_nobody_else_writes(folder)
@@ -152,7 +152,6 @@ class _Installer:
             self._python("-c", SMOKE)
 
     def _pip(self, title: str, *arguments: str | Path) -> None:
-        """Install exactly what a lock lists; wheels only, so that no code of a package runs."""
         with self.progress.step(title) as detail:
             self._python(
                 "-m", "pip", "install", "--no-input", "--no-deps", "--require-hashes",
@@ -188,7 +187,6 @@ def is_quantized(model: Path) -> bool:
 
 
 def model_context_tokens(model: Path) -> int | None:
-    """The longest context that the model supports; None if its directory does not contain it."""
     config = _config(model)
     nested = config.get("text_config")
     for part in (config, nested if isinstance(nested, dict) else {}):
@@ -199,8 +197,9 @@ def model_context_tokens(model: Path) -> int | None:
 
 
 def more_weights_gib(model: Path, dtype: str) -> float:
-    """Memory that the weights take in `dtype` beyond the default model's in bfloat16; 0 for one that is not
-    on this disk."""
+    """Memory that the weights take in `dtype` beyond the default model's in bfloat16; 0 if they are not on
+    disk.
+    """
     config = _config(model)
     stored = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     grows = 1.0 if is_quantized(model) else BYTES_OF_TYPE.get(dtype, 2) / BYTES_OF_TYPE.get(stored, 2)
@@ -242,7 +241,7 @@ def model_ready(settings: Settings) -> bool:
 def ensure_default_model(settings: Settings, progress: Progress) -> Path:
     """Download and convert the default model unless it exists; blocks for about half a minute then.
 
-    Needs the engine's environment. Atomic. Raises `SetupError` with the end of the log.
+    Needs the engine's environment. Raises `SetupError` with the end of the log.
     """
     target = default_model(settings)
     if model_ready(settings):

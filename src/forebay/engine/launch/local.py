@@ -90,7 +90,8 @@ def ensure_engine(settings: Settings, progress: Progress | None = None) -> Local
 
 def machine_registry(settings: Settings) -> ReplicaRegistry:
     """The registry of this machine's replicas. A container sees only its own processes, so each has its own
-    file."""
+    file.
+    """
     return ReplicaRegistry(settings.run / f"replicas-{pid_space()}.json")
 
 
@@ -103,9 +104,7 @@ def local_replicas(
     progress: Progress | None = None,
 ) -> Iterator[Replicas]:
     """Run `count` vLLM replicas for the duration of the block, as of `local_places`; enters it when all are
-    healthy.
-
-    Raises `SettingError`, `SetupError` or `LaunchError`.
+    healthy. Raises `SettingError`, `SetupError` or `LaunchError`.
     """
     chosen = options or EngineOptions()
     with local_places(count, chosen, settings=settings, progress=progress) as places:
@@ -131,9 +130,8 @@ def local_places(
 ) -> Iterator[LocalPlaces]:
     """Places for up to `count` vLLM replicas on this machine for the duration of the block.
 
-    Installs a missing engine first. Replicas end with the block, also if this process is killed. Of
-    `settings.secret_variables` they get only vLLM's own key. Raises `SettingError`, also if the machine is
-    too small, and `SetupError`.
+    Installs a missing engine first. Replicas end with the block, also if this process is killed. Raises
+    `SettingError`, also if the machine is too small, and `SetupError`.
     """
     chosen, home = options or EngineOptions(), settings or load_settings()
     if not 1 <= count <= MAX_REPLICAS:
@@ -169,8 +167,6 @@ def local_places(
 
 
 def best_type(settings: Settings, progress: Progress | None = None) -> NumberType:
-    """The number type for one replica on all usable cores. Blocks for some seconds the first time. Needs the
-    engine's environment."""
     cores = usable_cores()
     return measured_type(settings, read_processor(), cores, threads_on(cores), progress or Silent())
 
@@ -225,7 +221,6 @@ def resolve_model(model: str, settings: Settings) -> tuple[str, str]:
 
 
 def default_context_tokens(model: Path) -> int:
-    """`CONTEXT_TOKENS`, or the model's own if that is known to be shorter."""
     return min(CONTEXT_TOKENS, model_context_tokens(model) or CONTEXT_TOKENS)
 
 

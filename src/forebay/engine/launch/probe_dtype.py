@@ -1,8 +1,8 @@
 """Measure how fast number types are: `probe_dtype.py THREADS CORES TYPE…` prints JSON, GFLOP/s by type.
 
 Run by path with the engine environment's Python; it imports nothing of Forebay. CORES is a list such as
-`0,1`, or `any`. The work is a linear layer of the default model's shape at 32 rows. Types take turns in short
-slices and the best slice counts, so that another program slows all of them or none.
+`0,1`, or `any`. Types take turns in short slices and the best slice counts, so that another program slows all
+of them or none.
 """
 
 import json

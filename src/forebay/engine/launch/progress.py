@@ -22,9 +22,7 @@ STILL_AT_IT_S = 30.0
 
 
 class Progress(Protocol):
-    def step(self, title: str) -> AbstractContextManager[Callable[[str], None]]:
-        """Entered when the step begins, left when it ends; the function takes a line of detail."""
-        ...
+    def step(self, title: str) -> AbstractContextManager[Callable[[str], None]]: ...
 
 
 class Silent:
@@ -87,7 +85,6 @@ TAIL_BYTES = 16_384
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, at most 16 KiB; empty if there is no log."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -108,8 +105,7 @@ def run_logged(
 ) -> None:
     """Run `command`, append its output to `log` and pass each line to `detail`; blocks until it has ended.
 
-    `environment` is the command's whole environment (`Settings.child_environment`). Raises `SetupError` with
-    the log's tail on failure.
+    `environment` is the command's whole environment. Raises `SetupError` with the log's tail on failure.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     arguments = [str(part) for part in command]

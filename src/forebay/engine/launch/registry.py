@@ -26,8 +26,8 @@ VERSION = 1
 class LocalReplica(BaseModel):
     """One local replica. `pid` is its supervisor, which leads the session of all its processes.
 
-    `born_s`, seconds from boot, distinguishes the supervisor from a later process with the same id. `kept`:
-    it outlives the command that started it. `members` are its processes when it was healthy.
+    `born_s`, seconds from boot, distinguishes it from a later process with the same id. `kept`: it outlives
+    the command that started it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -51,8 +51,6 @@ class LocalReplica(BaseModel):
         return is_same(self.pid, self.born_s)
 
     def processes(self) -> set[psutil.Process]:
-        """Its running processes, also those whose parents died. Never another program with a reused process
-        id."""
         if self.alive:
             return session_members(self.pid) | descendants(self.pid)
         known = {psutil.Process(pid) for pid, born_s in self.members if is_same(pid, born_s)}
@@ -68,14 +66,15 @@ class LocalReplica(BaseModel):
 
 
 class ReplicaRegistry:
-    """The file. Every write is a locked read-modify-write and replaces the file atomically."""
+    """Every write is a locked read-modify-write and replaces the file atomically."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> list[LocalReplica]:
         """Registered replicas, without those that died with their owner. Empty if there is no file of this
-        version."""
+        version.
+        """
         content = read_stamp(self.path)
         listed = content.get("replicas")
         if content.get("version") != VERSION or not isinstance(listed, list):
@@ -93,7 +92,6 @@ class ReplicaRegistry:
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, LocalReplica]]:
-        """The result of `read`, by id, to be changed in place; written if the block ends without an error."""
         with locked(self.path.with_suffix(".lock")):
             replicas = {replica.id: replica for replica in self.read()}
             yield replicas
@@ -107,10 +105,7 @@ SUPERVISOR_EXTRA_S = 5.0
 
 
 def end_processes(replicas: Sequence[LocalReplica], grace_s: float = GRACE_S) -> None:
-    """Terminate all replicas, wait, then kill the rest; blocks until all have ended.
-
-    A supervisor ends its own tree in order; if it is gone, its orphans get the signal directly.
-    """
+    """Terminate all replicas, wait, then kill the rest; blocks until all have ended."""
     waited: set[psutil.Process] = set()
     for replica in replicas:
         processes = replica.processes()
@@ -126,8 +121,7 @@ def end_processes(replicas: Sequence[LocalReplica], grace_s: float = GRACE_S) ->
 def end_kept(
     registry: ReplicaRegistry, grace_s: float = GRACE_S, *, only: Collection[str] | None = None
 ) -> list[LocalReplica]:
-    """End and return the replicas that were handed over, or `only` those with these URLs, and orphans of dead
-    ones."""
+    """End and return the kept replicas, or `only` those with these URLs, and orphans of dead ones."""
     kept = [replica for replica in registry.read() if replica.kept and (only is None or replica.url in only)]
     end_processes(kept, grace_s)
     with registry.changing() as registered:

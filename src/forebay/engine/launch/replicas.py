@@ -34,7 +34,8 @@ LaunchFor = Callable[[int, tuple[int, ...]], EngineLaunch]
 
 class Replicas(Sequence[str]):
     """Local replicas, as the sequence of their URLs. They end with `close`, and with this process unless
-    `keep` was called. Not thread-safe."""
+    `keep` was called. Not thread-safe.
+    """
 
     def __init__(
         self,
@@ -97,7 +98,8 @@ class Replicas(Sequence[str]):
 
     def add(self, cores: tuple[int, ...], *, port_base: int = PORT_BASE) -> LocalReplica:
         """Start one more; returns long before it is healthy. Raises `LaunchError` if its process cannot be
-        started."""
+        started.
+        """
         replica = None
         try:
             with self._registry.changing() as registered:
@@ -112,7 +114,6 @@ class Replicas(Sequence[str]):
         return replica
 
     def ended(self, replica: LocalReplica) -> int | None:
-        """The exit status once all of its processes have ended; None while it runs."""
         supervisor = self._supervisors.get(replica.id)
         return 0 if supervisor is None else supervisor.poll()
 
@@ -130,13 +131,11 @@ class Replicas(Sequence[str]):
             registered.pop(replica.id, None)
 
     def kill(self, index: int) -> None:
-        """SIGKILL all processes of one replica, as a crash would; blocks until they are gone."""
         replica = self._replicas[index]
         kill(replica.processes())
         self._reap(replica)
 
     def restart(self, index: int, *, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Restart one replica on its port and cores, ending it first if it runs; blocks until healthy."""
         old = self._replicas[index]
         end_processes([old], self._grace_s)
         self._reap(old)
@@ -155,7 +154,6 @@ class Replicas(Sequence[str]):
         self._kept = True
 
     def close(self) -> None:
-        """End the replicas, unless they are kept; blocks until they are gone."""
         if self._closed:
             return
         self._closed = True
@@ -252,7 +250,6 @@ class Replicas(Sequence[str]):
 
 
 def is_healthy(replica: LocalReplica) -> bool:
-    """Whether its `/health` answers 200. Bypasses proxies."""
     connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/health")

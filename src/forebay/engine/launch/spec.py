@@ -1,8 +1,7 @@
 """How a replica is started, and its share of the machine: its cores, memory and threads.
 
-Threads that compute one product wait for each other thousands of times a second. Measured
-(docs/how-to/engine.md): Intel's OpenMP runtime, whose threads here spin for at most a millisecond, not bound
-to cores, is close to the fastest, idle and busy.
+Measured (docs/how-to/engine.md): Intel's OpenMP runtime, with threads that spin for at most a millisecond and
+are not bound to cores, is close to the fastest, idle and busy.
 """
 
 from __future__ import annotations
@@ -27,14 +26,12 @@ RUNTIME = Path("lib", "libiomp5.so")
 
 
 def thread_count(cores: int, quota: int | None = None) -> int:
-    """Threads of a replica with `cores` processor cores, under a container's `quota` of their time."""
     count = cores - 1 if cores >= FREE_FROM else cores
     return max(1, count if quota is None else min(count, quota))
 
 
 def compute_environment(python: Path, threads: int) -> dict[str, str]:
-    """The environment that makes vLLM compute with `threads` threads. Without Intel's runtime, which exists
-    for x86 only, threads sleep while they wait."""
+    """Without Intel's runtime (x86 only), vLLM's threads sleep while they wait."""
     chosen = {
         "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -63,11 +60,10 @@ COMPACT_JSON = '{"backend": "xgrammar", "disable_any_whitespace": true}'
 # vLLM's own default on a processor is 128: prefixes shorter than a block are never found in the cache.
 BLOCK_TOKENS = 32
 CONTEXT_TOKENS = 8192
-"""Enough for the defaults of all applications. With the default model, a request of that length takes 0.18
-GiB of the KV cache, whose minimum is 0.5 GiB; a replica's memory is the same as with 2,048 tokens (2.36
-GiB against 2.35)."""
+"""Enough for all applications' defaults. With the default model, a request of that length takes 0.18 GiB of
+the KV cache, whose minimum is 0.5 GiB.
+"""
 API_KEY = "VLLM_API_KEY"
-"""The variable with the key that vLLM itself requires of its clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
-    """A process to start. `withheld`: variables of this process's environment that are removed."""
+    """`withheld`: variables of this process's environment that are removed."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -153,7 +149,6 @@ def usable_cores() -> tuple[int, ...]:
 
 
 def physical_cores(cores: Iterable[int], topology: Path = TOPOLOGY) -> int:
-    """Two hardware threads of one core count once."""
     return len({_siblings(core, topology) for core in cores})
 
 
@@ -185,7 +180,8 @@ def _siblings(core: int, topology: Path) -> tuple[int, ...]:
 
 def share_cores(cores: Sequence[int], replicas: int) -> list[tuple[int, ...]]:
     """Each replica's own cores, neighbours together, as evenly as possible. If there are too few, each gets
-    one, in turn."""
+    one, in turn.
+    """
     if replicas >= len(cores):
         return [(cores[i % len(cores)],) for i in range(replicas)]
     bounds = [i * len(cores) // replicas for i in range(replicas + 1)]

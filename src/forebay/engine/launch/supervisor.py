@@ -1,8 +1,8 @@
 """The process between an owner and its replica; it runs exactly as long as the replica may.
 
-It leads its own session, starts the server in it, and adopts the server's orphans (Linux). It ends them all
-on SIGTERM, when the server ends, and when its owner dies, which ends its standard input. It outlives its
-owner only if the registry has it as `kept`.
+It starts the server in its own session, and adopts the server's orphans (Linux). It ends them all on SIGTERM,
+when the server ends, and when its owner dies (end of its standard input), unless the registry has it as
+`kept`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The filters, tests and methods of templates, each with bounded work.
 
 An allow-list: Jinja's other filters can return many times their input (`center`, `format`, `batch`,
-`wordwrap`) or are for HTML. Whatever may create many items, or reads characters more than once, is charged
-beforehand, as memory cannot be taken back.
+`wordwrap`) or are for HTML. What may create many items is charged beforehand, since memory cannot be taken
+back.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ MAX_NUMBER_CHARS = 400
 
 
 def _of_numbers(name: str) -> Callable[..., bool]:
-    """Jinja's test `name` for numbers only: with a text, its `%` would be Python's formatting, of any
-    width."""
-
     jinja_test = cast(Callable[..., bool], JINJA_TESTS[name])
 
     def test(value: Any, *args: Any) -> bool:
@@ -85,7 +82,6 @@ def as_text(context: Budgeted, value: Any) -> str:
 
 
 def to_json(context: Budgeted, value: Any, indent: int | None = None) -> str:
-    """Compact JSON, or indented by two spaces if `indent` is given; characters are not escaped."""
     weight = context.weigh(value)
     if indent:
         # Each value is on its own line, after two spaces per level.
@@ -188,8 +184,6 @@ def _sum(context: Budgeted, value: Any, attribute: str | None = None, start: flo
 
 
 def _per_item(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Charges per item: each may be created, and uses the arguments again (such as a path of any length)."""
-
     def per_item(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
         weight = context.weigh(args) + context.weigh(tuple(kwargs.values()))
         context.charge((ITEM + weight) * len(value))
@@ -311,8 +305,6 @@ _UNBOUNDED: dict[str, Callable[..., Any]] = {
 
 
 def _bounded(function: Callable[..., Any], *, null: bool = False) -> Callable[..., Any]:
-    """Charges for arguments and result, and never returns an iterator. `null`: null is accepted."""
-
     @pass_context
     def bounded(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
         if not (null and is_null(value)):

@@ -1,8 +1,7 @@
 """One rendering: values for missing fields and null, and a budget of work.
 
-Work is counted, not timed, so that a record always has the same result. One unit is about one character
-handled. Every construct that copies, compares or repeats is charged before or while it runs (`sandbox`,
-`filters`), so the budget bounds time and memory for any template and event.
+Work is counted, not timed, so that a record always has the same result. One unit is about one character. The
+budget bounds time and memory for any template and event.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ OWN_NULLS = {
 
 
 def is_null(value: object) -> bool:
-    """Whether `value` is null: items of lists are None, fields `NullField`."""
     return value is None or isinstance(value, NullField)
 
 
@@ -78,7 +76,6 @@ def require(value: Any) -> None:
 
 
 def with_nulls(fields: Mapping[str, Any], **own: Any) -> dict[str, Any]:
-    """The variables of a rendering: fields, and Forebay's own. A null is a `NullField` with its name."""
     names = {**fields, **own}
     for name, value in names.items():
         if value is None:
@@ -98,7 +95,8 @@ class Budgeted(Context):
 
     def charge(self, units: int) -> None:
         """Take `units` from the budget; negative ones count as 0. Raises `TemplateFailed` when it is
-        spent."""
+        spent.
+        """
         self.work -= max(units, 0)
         if self.work < 0:
             raise TemplateFailed(
@@ -108,8 +106,7 @@ class Budgeted(Context):
     def weigh(self, value: Any) -> int:
         """Charge for everything in `value`, and return how much that was.
 
-        Stops once the budget is spent, so that a list that contains one list many times costs no more than
-        the budget. Raises jinja2's `UndefinedError` if `value` contains a missing field.
+        Stops once the budget is spent. Raises jinja2's `UndefinedError` if `value` contains a missing field.
         """
         before = self.work
         if type(value) is str:

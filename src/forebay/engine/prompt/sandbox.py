@@ -33,13 +33,10 @@ from forebay.untrusted_text import escape_special_tokens
 
 MAX_SOURCE_CHARS = 65_536
 MAX_NODES = 5000
-"""Each becomes some kilobytes of code."""
 MAX_INT_BITS = 1024
 MAX_NAME_CHARS = 60
 MAX_DETAIL_CHARS = 300
-"""Jinja's text may quote the template."""
 NODE_STEP = 8
-"""Units of one iteration of a loop for every syntax node in its body."""
 
 ALLOWED: tuple[type[nodes.Node], ...] = (
     *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.With),
@@ -71,9 +68,8 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class PromptEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles templates of the small language. Shares nothing with other environments.
-
-    With `escape`, the values of expressions cannot form special tokens; the template's own text can.
+    """Compiles templates of the small language. With `escape`, the values of expressions cannot form special
+    tokens; the template's own text can.
     """
 
     intercepted_binops = frozenset(OPERATORS)
@@ -298,7 +294,6 @@ def _why_null(obj: Any, argument: Any) -> str:
 
 
 def _brief(value: Any) -> str:
-    """Not the text of a list: it may be long, and this happens in loops."""
     return str(value)[:100] if isinstance(value, str | int | float) else _kinds(value)
 
 

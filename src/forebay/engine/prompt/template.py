@@ -25,7 +25,6 @@ MAX_PROMPT_CHARS = 1_048_576
 MAX_FIELD_CHARS = 1024
 MAX_MESSAGES = 64
 WORK_PER_CHAR = 16
-"""Units of work for each character that the output may have."""
 
 RESERVED = frozenset(("event", "key", "time_ms"))
 
@@ -81,7 +80,7 @@ class PromptTemplate:
     ) -> tuple[Message, ...] | str:
         """The messages, or with `api` completions the prompt, for an event with these fields.
 
-        Pure and bounded. Raises `TemplateFailed` with the missing field or the exceeded limit.
+        Raises `TemplateFailed` with the missing field or the exceeded limit.
         """
         names = with_nulls(fields, event=fields, key=key, time_ms=time_ms)
         left = self.max_chars
@@ -111,8 +110,7 @@ class FieldTemplate:
     """Turns events into one short text without surrounding white space: a key or an id. Immutable, picklable,
     thread-safe.
 
-    Variables are the fields, `event` and `time_ms`. `what` names the template in errors. With `required`, an
-    empty text is a `FieldMissing`.
+    Variables are the fields, `event` and `time_ms`. With `required`, an empty text raises `FieldMissing`.
     """
 
     def __init__(self, text: str, *, what: str = "key", required: bool = False) -> None:
@@ -139,7 +137,8 @@ class FieldTemplate:
 @lru_cache(maxsize=64)
 def fields_in(source: str, what: str = "template") -> frozenset[str]:
     """The top-level fields that a template uses. Raises `SettingError`, with `what`, if it does not
-    compile."""
+    compile.
+    """
     environment = PromptEnvironment()
     environment.template(source, what)
     return frozenset(meta.find_undeclared_variables(environment.parse(source))) - RESERVED
@@ -208,8 +207,8 @@ HASH_BYTES = 16
 def request_id(event: Event, key: str, explicit: str | None) -> str:
     """The id of the request for `event`: a pure function of the record.
 
-    In this order: `explicit` (the pipeline's `id` template), the record's position in its source, a hash of
-    its raw bytes and key (32 hex digits of BLAKE2b), which is the same for identical records of one key.
+    In this order: `explicit` (the pipeline's `id` template), the record's position, a hash of its raw bytes
+    and key.
     """
     if explicit is not None:
         return explicit
@@ -224,7 +223,8 @@ def request_id(event: Event, key: str, explicit: str | None) -> str:
 
 def request_hash(request: Request) -> str:
     """64 hex digits of what determines the answer: model, prompt or messages, sampling and schema; not the
-    id."""
+    id.
+    """
     sampling = request.sampling
     asked = {
         "model": request.model,

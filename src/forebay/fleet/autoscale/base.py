@@ -18,8 +18,6 @@ DEFAULT_CLASS = "default"
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Requests and their tokens; expected numbers for answers that do not exist yet."""
-
     requests: float = 0.0
     prompt: float = 0.0
     output: float = 0.0
@@ -33,8 +31,9 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
-    """Requests with their own SLO: the first token is due `slo_s` after the request, plus the prompt's time
-    alone."""
+    """Requests with their own SLO: the first token is due `slo_s` after the request, plus the time of its
+    prefill.
+    """
 
     name: str = DEFAULT_CLASS
     slo_s: float = 10.0
@@ -57,13 +56,12 @@ class Backlog:
 class Signals:
     """The state of the stream and its replicas at one moment.
 
-    `now_s` is monotonic; `wall_s` is the same moment by the wall clock, which may jump and gives the time of
-    day (None: use `now_s`). `starting`: seconds since the start of each booting replica; `booted_s`:
-    durations of boots that ended since the last signals; `draining` replicas take no new requests. `backlog`
+    `now_s` is monotonic; `wall_s` gives the time of day (None: use `now_s`). `starting`: seconds since the
+    start of each booting replica; `booted_s`: durations of boots that ended since the last signals. `backlog`
     waits in Flink; `arrived` since the last signals, by class of service. `running` requests are at replicas,
-    with `running_tokens` in their KV caches, of which the share `kv_usage` is used. `age_s`: age of these
-    signals. `silent`: subtasks that stopped reporting; their last report counts. `asked`: number of replicas
-    requested last, if others share them and request more; None: `replicas`.
+    with `running_tokens` in their KV caches, of which the share `kv_usage` is used. `silent`: subtasks that
+    stopped reporting. `asked`: number of replicas requested last, if others share them and request more;
+    None: `replicas`.
     """
 
     now_s: float
@@ -83,12 +81,11 @@ class Signals:
 
     @property
     def kept(self) -> int:
-        """The number that changes nothing."""
+        """The number of replicas that changes nothing."""
         return self.replicas if self.asked is None else self.asked
 
     @property
     def replicas(self) -> int:
-        """Replicas that are ready or booting, without draining ones."""
         return self.ready + len(self.starting)
 
     @property
@@ -98,8 +95,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many replicas there should be, without draining ones. `failed`: the policy failed, so the number
-    stays."""
+    """Replicas wanted, without draining ones. `failed`: the policy raised, so the number stays."""
 
     wanted: int
     reason: str
@@ -114,15 +110,14 @@ class ScalingPolicy(Protocol):
 
 @runtime_checkable
 class Remembers(Protocol):
-    """Optional methods of a policy, to keep its state over a restart."""
-
     def remembers(self) -> Mapping[str, object]:
         """State worth keeping, as JSON, without what a pause invalidates."""
         ...
 
     def recall(self, memory: Mapping[str, object]) -> None:
         """Restore the result of `remembers`, perhaps of an earlier version. May raise for an unusable memory,
-        and is then unchanged."""
+        and is then unchanged.
+        """
         ...
 
 
@@ -130,15 +125,12 @@ class Speed(Protocol):
     @property
     def requests(self) -> int: ...
 
-    def work_s(self, tokens: Tokens) -> float:
-        """Seconds that one replica needs for these."""
-        ...
+    def work_s(self, tokens: Tokens) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpeed:
-    """Seconds of a busy replica's time per token, with a full batch, and how many requests it runs at
-    once."""
+    """Seconds of a busy replica's time per token, in a full batch, and its requests at once."""
 
     prompt_s: float
     output_s: float
@@ -159,8 +151,7 @@ class ReplicaSpeed:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds: a boot until the first request, the slow warm-up after it, a drain, the time between two
-    decisions."""
+    """Seconds: a boot until the first request, the warm-up after it, a drain, the time between decisions."""
 
     boot_s: float = 60.0
     warm_up_s: float = 0.0
@@ -226,7 +217,6 @@ class Scaler:
     """Applies the limits to a policy, and keeps the replicas that the work in flight needs.
 
     The number stays, within the limits, if signals are older than `limits.stale_after_s` or the policy fails.
-    While a subtask is silent, only the limits reduce it.
     """
 
     policy: ScalingPolicy

@@ -1,13 +1,13 @@
 """The default: the fewest replicas that meet the deadlines of the backlog and of arrivals during a boot.
 
-A replica started now helps after its boot, the *lead*, and another one can correct the number a lead later.
-Of the work that waits at the end of the lead or may arrive from then on, some is due within d seconds; n
-replicas do n · d of work in that time. The decision is the smallest n that is enough for each d:
+A replica started now helps after its boot, the *lead*. Of the work that waits at the end of the lead or
+arrives later, some is due within d seconds; n replicas do n · d of work in that time. The decision is the
+smallest n that is enough for each d:
 
     n = max over d of (waiting, due within d + arrivals until d - slo_s) / d
 
-Arrivals are forecast, with a margin by the forecast's past errors. An idle replica goes when it was not
-needed for as long as another start would cost.
+Arrivals are forecast, with a margin from past errors. An idle replica is stopped once it was not needed for
+as long as another start would cost.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ from forebay.fleet.autoscale.forecast import Forecast, ForecastMemory
 from forebay.fleet.autoscale.proportional import LONGEST_HOLD_S, StabilizationWindow
 
 CATCH_UP_S = 300.0
-"""Work that is already late is served within this time: it misses its SLO, but is not left behind."""
+"""Work that is already late is served within this time."""
 LONGEST_BOOT = 20.0
 """In expected boots; a longer boot counts as this long."""
 SETTLE_S = 60.0
-"""How soon the present rate gives way to the forecast one."""
 LONGEST_GAP_S = 300.0
 CHANCES = 2.0
 SHARES = (0.05, 0.125, 0.25, 0.5, 1.0)
@@ -60,8 +59,9 @@ class _Stream:
     above: float = 0.0
 
     def coming_s(self, span_s: float) -> float:
-        """Work that may come in a span: the expected work, and an excess that lasts until a replica started
-        for it helps. Chance adds up as a root, a jump in full."""
+        """Work that may arrive in a span: the expected work, and an excess that lasts until a replica started
+        for it helps. Random noise grows with the root of the span, a jump in proportion.
+        """
         blind_s = self.forecast.window_s
         chance = min(self.forecast.arrivals.chance(blind_s) * CHANCES, self.above)
         within_s = min(span_s, blind_s)
@@ -108,7 +108,6 @@ class DeadlinePolicy:
         return min(self._start_s + self._timings.drain_s, LONGEST_HOLD_S)
 
     def _blind_s(self, slo_s: float) -> float:
-        """A replica started for arrivals within this time cannot answer them in time."""
         return max(self._lead_s + self._timings.interval_s - slo_s, 2 * self._timings.interval_s)
 
     def learn(self, begin_s: float, end_s: float, arrived: Sequence[tuple[str, Tokens]]) -> None:
@@ -134,7 +133,7 @@ class DeadlinePolicy:
         for stream in self._streams.values():
             stream.forecast.wall_ahead_s = 0.0 if signals.wall_s is None else signals.wall_s - now_s
         if now_s - last_s > LONGEST_GAP_S:
-            # When they came in that time is unknown, and whether they are all.
+            # It is unknown when they arrived, and whether there are more.
             for stream in self._streams.values():
                 stream.forecast.resume()
         elif now_s > last_s:
@@ -158,7 +157,7 @@ class DeadlinePolicy:
             needed = 1
         if needed and self._may_rest(signals):
             needed = 0
-        # Booting replicas have cost little yet: they go as soon as they are not needed.
+        # Booting replicas have cost little yet: they are stopped as soon as they are not needed.
         held = max(self._brief.add(needed, now_s), min(self._hold.add(needed, now_s), signals.ready))
         why = f"{sum(work for _, work in left):.0f} s of work wait in {lead_s:.0f} s, {coming:.1f}/s come"
         if late_s:
@@ -168,7 +167,6 @@ class DeadlinePolicy:
         return Decision(held, why)
 
     def _may_rest(self, signals: Signals) -> bool:
-        """Whether nothing waits or came for as long as a start takes, and arrivals can wait for one."""
         if signals.backlog or signals.running > 0:
             return False
         start_s = self._lead_s + self._timings.interval_s
@@ -195,8 +193,9 @@ class DeadlinePolicy:
         return need
 
     def _after_lead(self, signals: Signals) -> tuple[list[tuple[float, float]], float]:
-        """The backlog at the end of the lead that can still be in time, as (due in seconds from then, work),
-        and the work that is late by then."""
+        """The backlog at the end of the lead that can still be in time, as (seconds from then, work), and
+        late work.
+        """
         lead_s = self._lead_s
         ready_in_s = [0.0] * signals.ready
         ready_in_s += [max(self._start_s - age_s, 0.0) for age_s in signals.starting]
@@ -236,8 +235,9 @@ class DeadlinePolicy:
         return left, late_s + lost_s
 
     def _boots(self, signals: Signals) -> None:
-        """Learn from ended boots, and from running ones, which may never end. A longer boot counts at once, a
-        shorter one by half."""
+        """Learn from ended boots, and from running ones, which may never end. A longer boot counts in full, a
+        shorter one by half.
+        """
         longest_s = self._longest_boot_s
         for took_s in signals.booted_s:
             if math.isfinite(took_s) and took_s >= 0:

@@ -17,9 +17,9 @@ from forebay.fleet.autoscale.loop import Demand
 from forebay.fleet.autoscale.meter import DemandReport, StandingRecords
 
 FRESH_S = 10.0
-"""An older report is that of a subtask that hangs or was killed: it is silent."""
+"""An older report is from a subtask that hangs or was killed: it is silent."""
 GONE_S = 60.0
-"""An even older one is that of a subtask that has ended."""
+"""An even older report is from a subtask that has ended."""
 MAX_BYTES = 1 << 20
 SUFFIX = ".demand.json"
 NEAR = 0.05
@@ -33,8 +33,6 @@ def encode_demand(report: DemandReport) -> bytes:
 
 
 def report_name(space: str, pid: int, mark: str) -> str:
-    """The file name of a report of process `pid` in a `pid_space`; `mark` distinguishes subtasks of one
-    process."""
     return f"{space}-{pid}-{mark}{SUFFIX}"
 
 
@@ -49,7 +47,6 @@ def within(reports: Reports, now_ms: int, age_s: float) -> dict[str, DemandRepor
 
 
 def read_reports(folder: Path) -> dict[str, DemandReport]:
-    """The reports in a folder, without unreadable ones; blocks."""
     found = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
@@ -66,9 +63,8 @@ class StreamDemand:
     removed or `GONE_S` old. `speed` learns from finished work, given the number of `ready` replicas.
 
     `queued` returns the requests in front of the subtasks, as in a topic (None: unknown). They are due one
-    SLO from now; `mix` divides them among classes. A request that leaves the queue arrives in a subtask, and
-    both report it at different moments: what has left is subtracted from arrivals within `GONE_S`, or until
-    the next report.
+    SLO from now; `mix` divides them among classes. A request that moves from the queue to a subtask is
+    reported by both: what has left is subtracted from arrivals within `GONE_S`, or until the next report.
     """
 
     def __init__(
@@ -174,8 +170,9 @@ class StreamDemand:
 
 
 def merged(backlog: Sequence[Backlog]) -> tuple[Backlog, ...]:
-    """The same by due time; parts whose due times differ by less than `NEAR` of the time left become one, and
-    all late ones."""
+    """`backlog` by due time. Parts whose due times differ by less than `NEAR` of the time left are merged,
+    and all late ones.
+    """
     found: list[Backlog] = []
     for part in sorted(backlog, key=lambda part: part.due_in_s):
         first_s = found[-1].due_in_s if found else math.inf
@@ -198,8 +195,7 @@ def _growth(before: dict[str, Tokens], now: Mapping[str, Tokens]) -> Tokens:
 
 
 def _change(before: Tokens, now: Tokens) -> Tokens:
-    """The growth of a queue; may be negative. Each request counts as the mean of those that wait, since a
-    better estimate of their cost is not an arrival."""
+    """The growth of a queue; may be negative. Each request counts as the mean of those that wait."""
     of, more = now if now.requests > 0 else before, now.requests - before.requests
     if not more:
         return Tokens()

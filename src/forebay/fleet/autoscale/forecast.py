@@ -1,8 +1,8 @@
 """Forecast arrivals: level, trend, and the shape of days and weeks.
 
-Four simple forecasts run in parallel: the present level continues, the load returns to its mean of 20
-minutes, the trend continues for a while, and the level changes as it did at this time of earlier days. The
-one with the smallest recent error wins; its errors give the margin above it.
+Four forecasts run in parallel: the present level continues, the load returns to its mean of 20 minutes, the
+trend continues for a while, and the level changes as on earlier days. The one with the smallest recent error
+wins; its errors give the margin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ SHORT_S, LONG_S = 15.0, 300.0
 MEAN_S = 1200.0
 KEEP_S = 3600.0
 JUMP = 3.0
-"""In standard deviations from the level."""
 FADE = 0.02
 ERRORS = 1440
 MIN_ERRORS = 24
@@ -78,19 +77,18 @@ class Arrivals:
         return max(self.until(end_s) - self.until(begin_s), 0.0)
 
     def mean(self, now_s: float, span_s: float) -> float:
-        """Mean rate over the last `span_s`, or since the first arrivals."""
         if not self._ends:
             return 0.0
         begin_s = max(now_s - span_s, self._ends[0])
         return self.between(begin_s, now_s) / max(now_s - begin_s, 1e-9)
 
     def chance(self, span_s: float) -> float:
-        """Standard deviation of the mean rate over `span_s`."""
         return math.sqrt(self._noise / max(self._step_s * span_s, 1e-9))
 
     def level(self, now_s: float) -> tuple[float, bool]:
         """The present rate, and whether it has just jumped: the mean over minutes, unless the last seconds
-        differ from it by more than chance."""
+        differ from it by more than chance.
+        """
         found, jumped = self.mean(now_s, LONG_S), False
         for span_s in (60.0, SHORT_S):
             mean = self.mean(now_s, span_s)
@@ -101,7 +99,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class SeasonMemory:
-    """Mean rates in slots of five minutes; None if unknown. `work_s` came in `span_s` of the current slot."""
+    """Mean rates in slots of five minutes. `work_s` arrived in `span_s` of the current slot."""
 
     days: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS, max_length=SLOTS)]
     weeks: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS * DAYS, max_length=SLOTS * DAYS)]
@@ -112,14 +110,12 @@ class SeasonMemory:
 
 @dataclass(frozen=True, slots=True)
 class ForecastMemory:
-    """What survives a restart: the errors of the four, and the season. A pause invalidates the rest."""
-
     errors: Annotated[tuple[Amount, ...], Field(min_length=len(NAMES), max_length=len(NAMES))]
     season: SeasonMemory
 
 
 class Season:
-    """Mean rates by time of day, and of week once there is one; by the wall clock."""
+    """Mean rates by time of day, and of week after one week; by the wall clock."""
 
     def __init__(self) -> None:
         self._days: list[float | None] = [None] * SLOTS
@@ -203,7 +199,6 @@ class Forecast:
             self._remember((found - guesses[best]) / scale, found)
 
     def resize(self, window_s: float) -> None:
-        """Forecast for this window from now on. Open forecasts are judged over their own."""
         self.window_s = window_s
         self.arrivals.keep_s = max(self.arrivals.keep_s, 2 * window_s)
 
@@ -238,7 +233,6 @@ class Forecast:
         return self.rates(now_s, ahead_s)[self.best]
 
     def expect(self, now_s: float) -> float:
-        """The expected mean rate over the next `window_s`; it is judged by the arrivals."""
         guesses = self.rates(now_s, self.window_s / 2)
         best = guesses[self.best]
         heappush(self._open, (now_s + self.window_s, self.window_s, guesses, self._scale(best)))

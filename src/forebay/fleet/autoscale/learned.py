@@ -1,5 +1,6 @@
-"""What scaling learns: how fast replicas are, the share of each class of service; and its memory, a small
-JSON document that survives a restart."""
+"""What scaling learns: the speed of replicas and the share of each class of service, kept as a small JSON
+document.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +22,8 @@ from forebay.fleet.autoscale.base import (
 )
 
 ENOUGH_S = 20.0
-"""In replica seconds."""
 MEMORY_S = 300.0
-"""In replica seconds."""
 MAX_FACTOR = 1000.0
-"""Maximum factor between the learned and the assumed speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,7 @@ _SPEED_MEMORY: TypeAdapter[SpeedMemory] = TypeAdapter(SpeedMemory)
 class LearnedSpeed:
     """A `Speed` that starts as assumed and is corrected by one factor: replica seconds over work done.
 
-    Time counts while no replica has room for more; other time gives a lower bound only. The ratio of a prompt
-    token to an answer token stays as assumed.
+    Time counts while no replica has room for more; other time gives a lower bound only.
     """
 
     def __init__(self, assumed: ReplicaSpeed) -> None:
@@ -60,7 +57,6 @@ class LearnedSpeed:
         return self._assumed.work_s(tokens) * self.factor
 
     def add(self, done: Tokens, replicas_s: float, *, busy: bool) -> None:
-        """Record work done in a number of replica seconds; `busy`: all replicas were busy throughout."""
         if not replicas_s > 0:
             return
         work_s = self._assumed.work_s(done)
@@ -84,7 +80,7 @@ class LearnedSpeed:
 
     def _learn(self, replicas_s: float, work_s: float) -> None:
         if not self._work_s and not work_s:
-            # The first answers are still to come: their replicas have only just started.
+            # There are no answers yet: the replicas have only just started.
             return
         kept = max(0.0, 1 - replicas_s / MEMORY_S)
         self._spent_s = self._spent_s * kept + replicas_s
@@ -103,8 +99,7 @@ _MIX_MEMORY: TypeAdapter[dict[str, tuple[Amount, Amount, Amount]]] = TypeAdapter
 
 
 class ClassMix:
-    """Shares of recent requests and tokens among `classes`. The first counts until there are any, and for
-    unknown ones."""
+    """Shares of recent requests and tokens among `classes`; without any, everything is of the first class."""
 
     def __init__(self, classes: Sequence[ServiceClass]) -> None:
         self._classes = tuple(classes)
@@ -118,11 +113,10 @@ class ClassMix:
             self._seen = {name: tokens.times(LAST / count) for name, tokens in self._seen.items()}
 
     def split(self, tokens: Tokens) -> list[tuple[ServiceClass, Tokens]]:
-        """`tokens` divided among all classes; the sum is `tokens`, up to rounding."""
+        """Divide `tokens` among all classes; the sum is `tokens`, up to rounding."""
         return _shared_out(tokens, self._seen, self._classes)
 
     def split_as(self, tokens: Tokens, by_class: Mapping[str, Tokens]) -> list[tuple[ServiceClass, Tokens]]:
-        """The same in the shares of `by_class`; like `split` if that is empty."""
         known = any(each.requests > 0 for each in by_class.values())
         return _shared_out(tokens, by_class if known else self._seen, self._classes)
 
@@ -159,12 +153,10 @@ def _share(part: float, whole: float) -> float:
 MAX_PART_BYTES = 1 << 17
 """A larger part is not kept; a season takes at most a sixth of it."""
 KEEP_S = 60.0
-"""Seconds between two saves."""
 
 
 class ScalingMemory:
-    """Keeps `parts`, by name, if they implement `Remembers`. They may be third-party code: exceptions are
-    caught.
+    """Keeps `parts`, by name, if they implement `Remembers`. Exceptions of third-party parts are caught.
 
     `of` identifies what the state is valid for: with another `of` it is not used.
     """
@@ -184,7 +176,6 @@ class ScalingMemory:
         return orjson.dumps({"format": FORMAT, "at_ms": at_ms, "of": self._of, "parts": fragments})
 
     def recall(self, data: bytes) -> list[str]:
-        """Restore each part; returns a line for each part that is not used, with the reason."""
         try:
             document = _read(data)
         except SettingError as error:

@@ -1,4 +1,4 @@
-"""The loop between a policy and the replicas: every few seconds it gathers signals, decides, and scales."""
+"""Every few seconds, gather signals, decide, and scale."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from forebay.fleet.autoscale.base import Backlog, Decision, Scaler, Signals, Tok
 class ReplicaCounts:
     """The replicas at one moment.
 
-    `starting`: seconds since the start of each booting one. `draining`: those that take no new requests.
-    `booted_s`: durations of boots that ended since the last counts. `asked`: number requested last, if others
-    share the replicas and request more.
+    `starting`: seconds since the start of each booting one. `booted_s`: durations of boots that ended since
+    the last counts. `asked`: as in `Signals`.
     """
 
     ready: int = 0
@@ -47,8 +46,7 @@ class ReplicaOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The stream's fields of `Signals`. `arrived`: since the last demand. `age_s`: infinite if there never
-    was any data."""
+    """The stream's fields of `Signals`. `age_s`: infinite if there never was any data."""
 
     backlog: tuple[Backlog, ...] = ()
     arrived: tuple[tuple[str, Tokens], ...] = ()
@@ -68,8 +66,7 @@ class DemandSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScalingStep:
-    """Signals and decision of one round. `failure`: why the replicas could not be counted or scaled, or
-    empty."""
+    """Signals and decision of one round. `failure`: why the replicas could not be counted or scaled."""
 
     signals: Signals
     decision: Decision
@@ -92,7 +89,6 @@ class ScalingLoop:
     _due_s: float = field(default=-math.inf, init=False)
 
     def tick(self, now_s: float) -> ScalingStep | None:
-        """Run the round that is due at `now_s`, or return None. A late round runs once."""
         if now_s < self._due_s:
             return None
         self._due_s = now_s + self.interval_s
@@ -171,7 +167,7 @@ class StepLog:
 
 
 PATIENCE = 3.0
-"""In known boots: a replica that takes longer is not being started, as under a quota."""
+"""In known boots: a replica that takes longer is not being started, for example because of a quota."""
 MIN_BOOT_S = 60.0
 LEARNED = 0.5
 
@@ -185,12 +181,10 @@ _BOOT_MEMORY: TypeAdapter[BootMemory] = TypeAdapter(BootMemory)
 
 
 class PublishedReplicas:
-    """A `ReplicaOwner` that passes the wanted number to `publish` and sees only how many replicas are
-    `ready`.
+    """A `ReplicaOwner` that passes the wanted number to `publish` and sees only how many are `ready`.
 
-    Wanted replicas that are not ready count as starting since the decision that requested them, but not for
-    longer than several known boots (at first `boot_s`): the platform may have no room. There may be more than
-    were requested here, as for a gateway that shares them.
+    Other wanted replicas count as starting for several known boots (at first `boot_s`): the platform may have
+    no room. There may be more than were requested here, as for a gateway that shares them.
     """
 
     def __init__(self, ready: Callable[[], int], publish: Callable[[int], None], boot_s: float) -> None:

@@ -1,5 +1,4 @@
-"""The backlog and its expected cost: of one subtask, each event from its acceptance to its answer, and in the
-topics of a job."""
+"""The backlog and its expected cost: of one subtask, and in the topics of a job."""
 
 from __future__ import annotations
 
@@ -23,8 +22,6 @@ CHARS_PER_TOKEN = 4.0
 
 @dataclass(frozen=True, slots=True)
 class WaitingRecords:
-    """Waiting requests that are due at about the same wall-clock moment."""
-
     due_ms: int
     tokens: Tokens
 
@@ -33,9 +30,9 @@ class WaitingRecords:
 class DemandReport:
     """The state of one subtask at `at_ms` by the wall clock.
 
-    `arrived` and `done` are totals since it began; `by_class` includes restored events. Prompts count whole:
-    cache hits are part of the replicas' speed. `at_replicas`: requests in flight by URL, also at leaving
-    replicas; `usable`: replicas that may get requests; `full`: none has room.
+    `arrived` and `done` are totals since it began; `by_class` includes restored events. `at_replicas`:
+    requests in flight by URL, also at leaving replicas; `usable`: replicas that may get requests; `full`:
+    none has room.
     """
 
     at_ms: int
@@ -56,7 +53,6 @@ class DemandReport:
         return sum(part.tokens.prompt + part.tokens.output for part in self.waiting)
 
     def times(self, factor: int) -> DemandReport:
-        """The sum of `factor` subtasks like this one."""
         return replace(
             self,
             waiting=tuple(WaitingRecords(part.due_ms, part.tokens.times(factor)) for part in self.waiting),
@@ -74,7 +70,8 @@ Mean = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 @dataclass(frozen=True, slots=True)
 class LengthsMemory:
     """Means over `count` answers: characters of the event `x`, tokens of the prompt `y`, products, tokens of
-    the answer."""
+    the answer.
+    """
 
     count: Annotated[int, Field(ge=0)]
     x: Mean
@@ -88,8 +85,7 @@ _LENGTHS_MEMORY: TypeAdapter[LengthsMemory] = TypeAdapter(LengthsMemory)
 
 
 class AnswerLengths:
-    """Expected tokens, learned. A prompt has a fixed part, the template, and one proportional to the
-    event."""
+    """Learns how many tokens to expect. A prompt has a fixed part, and one proportional to the event."""
 
     def __init__(self, answer_tokens: float) -> None:
         self.output = answer_tokens
@@ -136,7 +132,7 @@ class _Accepted:
 
 
 class DemandMeter:
-    """Tracks the events of one subtask, each under a number that is unique while it is here.
+    """Tracks the events of one subtask, by numbers that are unique among the events held.
 
     `accept` may be called from another thread. Restored events wait, but have not arrived.
     """
@@ -222,14 +218,15 @@ class DemandMeter:
 
 COUNTED_S = 30.0
 STANDS_S = 60.0
-"""Records that stay for this time, though the job is idle, are not readable."""
+"""Records that stay for this long, though the job is idle, are not readable."""
 Count = Annotated[int, Field(ge=0, le=10**15)]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicBacklog:
     """`records` that wait, and their estimated tokens; None without a basis. `age_s`: since they were
-    counted."""
+    counted.
+    """
 
     records: Count
     prompt_tokens: Count | None
@@ -263,8 +260,9 @@ _COST_MEMORY: TypeAdapter[CostMemory] = TypeAdapter(CostMemory)
 
 
 class RecordCost:
-    """The expected cost of a record: as last estimated; before that `assumed` tokens for its prompt and its
-    answer each."""
+    """The expected cost of a record: the last estimate; before that `assumed` tokens for prompt and
+    answer.
+    """
 
     def __init__(self, assumed: float) -> None:
         self._each: CostMemory | None = None
@@ -288,8 +286,6 @@ class RecordCost:
 
 
 class TopicQueue:
-    """The last reported backlog of the topics, while it is recent."""
-
     def __init__(self, assumed: float) -> None:
         self.cost = RecordCost(assumed)
         self._waits: Tokens | None = None
@@ -300,7 +296,6 @@ class TopicQueue:
         self._counted_s = now_s - backlog.age_s
 
     def waits(self, now_s: float) -> Tokens | None:
-        """The backlog; None if there is no recent count."""
         return None if now_s - self._counted_s > COUNTED_S else self._waits
 
 
@@ -308,8 +303,7 @@ class StandingRecords:
     """Recognises records that only seem to wait: each end of a transaction takes an offset, so a topic
     written in transactions always shows about one record per partition.
 
-    Records that stay for `STANDS_S`, while the job is idle, do not count, until their number shrinks: then
-    there were real ones among them.
+    Records that stay for `STANDS_S`, while the job is idle, do not count until their number shrinks.
     """
 
     def __init__(self) -> None:
@@ -317,11 +311,10 @@ class StandingRecords:
         self._since_s: float | None = None
 
     def not_counted(self) -> None:
-        """This time is not idle time: nothing can be read, as while Kafka is down."""
+        """Do not count this time as idle: nothing can be read, as while Kafka is down."""
         self._since_s = None
 
     def take_off(self, waits: Tokens, now_s: float, *, idle: bool) -> Tokens:
-        """`waits` without such records; `idle`: the job has nothing else to do."""
         records = waits.requests
         if records < self._standing:
             self._standing = 0.0

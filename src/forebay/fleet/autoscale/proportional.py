@@ -1,8 +1,8 @@
-"""The published policies: the rule of Kubernetes' horizontal pod autoscaler for three metrics, and planned
-capacity.
+"""Published policies: Kubernetes' horizontal pod autoscaler for three metrics, and planned capacity.
 
-wanted = ceil(replicas · metric / target), unless the ratio is within a tenth of 1; for `hold_s` the largest
-wanted number holds.
+    wanted = ceil(replicas · metric / target)
+
+The number stays if the ratio is within a tenth of 1; for `hold_s` the largest wanted number holds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from forebay.fleet.autoscale.base import MAX_REPLICAS, Decision, Signals, Speed,
 
 TOLERANCE = 0.1
 HOLD_S = 300.0
-"""Kubernetes' `stabilizationWindowSeconds` for scaling down."""
 LONGEST_HOLD_S = 86_400.0
 FASTEST = 2.0
 """Kubernetes at most doubles the replicas in 15 s, or adds four, whichever is more."""

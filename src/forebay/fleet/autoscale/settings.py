@@ -1,5 +1,4 @@
-"""How a pipeline's replicas are scaled: policies by name, settings that can be pickled into a job, shares of
-pools."""
+"""How a pipeline's replicas are scaled: policies by name, picklable settings, shares of pools."""
 
 from __future__ import annotations
 
@@ -104,8 +103,8 @@ class ScalingLink:
     """An operator's part in scaling. It writes its demand to `folder`; with None it decides by itself, and
     its decision is a metric.
 
-    `queue_url`: where it then reads the backlog in the source's topics; None: unknown. `asks_each`: each
-    record leads to a call, so waiting ones have a cost before it is known.
+    `queue_url`: where it then reads the backlog in the source's topics. `asks_each`: each record leads to a
+    call.
     """
 
     settings: ScalingSettings
@@ -128,7 +127,6 @@ def memory_of(
 
 
 def holds_for(settings: ScalingSettings, model: str) -> dict[str, str | float]:
-    """Learned numbers are valid for replicas of this model, relative to the assumed speed."""
     return {"model": model, "prompt_s": settings.speed.prompt_s, "output_s": settings.speed.output_s}
 
 
@@ -181,7 +179,6 @@ def limits_of_pools(limits: ScalingLimits, parts: Sequence[int]) -> tuple[Scalin
 
 
 def _split(number: int, parts: Sequence[int]) -> list[int]:
-    """By largest remainders, and at least one for each."""
     exact = [Fraction(number * each, sum(parts)) for each in parts]
     found = [max(int(each), 1) for each in exact]
     while sum(found) < number:
