@@ -30,26 +30,24 @@ from forebay.pages.units import MILLISECONDS, NUMBER, SECONDS, SHARE, Unit, show
 MAX_SIGNALS = 8
 SLOWEST = 8
 TIMES = 12
-"""Rows of a table of a chart over time."""
 MAX_ERRORS = 12
 FAR = 1.25
-"""An objective further than this many times the longest time is not drawn."""
+"""An objective beyond this many times the longest time is not drawn."""
 SAME = 0.01
-"""Below this share of the longest time, response and service times are drawn as one line."""
+"""Times that differ by less than this share of the longest are drawn as one line."""
 
 SIGNALS = {
     "kv_cache_usage": ("KV-cache usage", SHARE),
     "prefix_cache_hit_share": ("share of prompt tokens from the prefix cache", SHARE),
     "preemptions": ("preemptions since the start", NUMBER),
 }
-"""Signals that come first, with their titles; others follow under their own names."""
+"""Signals that are listed first, with their titles."""
 SUFFIXES = {
     "_memory_mb": (": memory, MB", NUMBER),
     "_cores": (": cores kept busy", NUMBER),
     "_power_w": (": power, W", NUMBER),
     "_busy": (": share of the time busy", SHARE),
 }
-"""Titles of a process's or GPU's signals, after its name."""
 TOTALS = ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
 """Totals since the start, drawn in other ways."""
 

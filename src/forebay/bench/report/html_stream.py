@@ -27,7 +27,7 @@ GROUPS: Sequence[tuple[Colour, str, Sequence[str]]] = (
     ("blue", "decode", ("decode",)),
     ("green", "for the commit", ("release", "commit")),
 )
-"""Colours of the parts of an event's latency, and the stages in each."""
+"""Colours of the parts of an event's latency, and their stages."""
 MIN_SLOWEST = 10
 COURSES = (
     ("running", "waiting", "requests at the engine"),
@@ -93,7 +93,7 @@ def _parts(event: EventRecord) -> list[float]:
 
 
 def slow_and_usual(run: StreamRun) -> list[tuple[str, list[EventRecord]]]:
-    """Events around the median latency, and the slowest ones: one in a hundred, or `MIN_SLOWEST`."""
+    """Events around the median latency, and the slowest percent, at least `MIN_SLOWEST`."""
     done = [event for event in run.followed if event.committed_s is not None]
     done.sort(key=lambda event: latency_s(event, "committed") or 0.0)
     if not done:

@@ -1,4 +1,4 @@
-"""The verdict on a pipeline's run: VALID, or INVALID with every reason found."""
+"""The verdict on a pipeline's run: VALID, or INVALID with every reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def judge_stream(run: StreamRun) -> Verdict:
 
 
 def feed_delays_s(run: StreamRun) -> list[float]:
-    """The sorted delays of the feed, for events that it could have written."""
+    """Sorted, for events that the feed could have written."""
     return sorted(
         event.emitted_s - event.free_s
         for event in run.events
@@ -263,7 +263,7 @@ def _clocks_agree(run: StreamRun) -> str | None:
 
 
 CLOCK_S = 0.001
-"""One reading of both clocks converts monotonic times to wall-clock times."""
+"""Error of converting monotonic times to wall-clock times."""
 
 
 def _was_undisturbed(run: StreamRun) -> str | None:
