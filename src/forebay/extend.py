@@ -1,6 +1,6 @@
 """Base classes for packages that extend Forebay: connectors, applications and routing policies.
 
-from forebay import extend
+    from forebay import extend
 
 A package declares them as entry points `forebay.connectors`, `forebay.applications` and `forebay.policies`
 (see `docs/how-to/extend.md`). Settings are pydantic models, read without Flink: import PyFlink, and all else

@@ -43,7 +43,7 @@ def _is(given: object, base: type) -> bool:
 
 
 def _names(own: Mapping[str, object]) -> list[str]:
-    """Whether another package's connector is a source or a sink is unknown until it is loaded."""
+    """Whether a package's connector is a source or a sink is unknown until it is loaded."""
     return [*own, *(name for name in CONNECTORS.names() if name not in CONNECTORS.own)]
 
 

@@ -36,8 +36,8 @@ UNITS = ("unix_s", *PER_MS)
 @dataclass(frozen=True, slots=True)
 class EventTime:
     """`path`: dots lead into nested objects. `format`: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, `unix_ns`,
-    or a `strptime` pattern. `zone`: of times without one; the first of two equal local times counts. `%Z`
-    accepts UTC, GMT and the zone's abbreviations."""
+    or a `strptime` pattern, in which `%Z` accepts UTC, GMT and the zone's abbreviations. `zone`: of times
+    without one; of two equal local times, the first counts."""
 
     path: str
     format: str = "iso8601"
@@ -176,7 +176,7 @@ def zone_of(name: str) -> tzinfo:
 
 
 def _number(text: str) -> int | float:
-    """Some programs write whole numbers with a fraction, such as 1700000000000.0."""
+    """Some programs write 1700000000000.0."""
     try:
         return int(text)
     except ValueError:

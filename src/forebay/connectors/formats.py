@@ -37,9 +37,10 @@ Kind = Literal["jsonl", "text", "csv"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead letter.
-    `payload`: the field that holds the record. `pattern`: of a line of `text`, whose named groups become
-    fields."""
+    """A record over `max_record_bytes`, or without a valid `time` if set, becomes a dead letter.
+
+    `payload`: the field that holds the record. `pattern`: of `text` lines; its named groups become fields.
+    """
 
     kind: Kind = "jsonl"
     time: EventTime | None = None
@@ -55,8 +56,8 @@ class Format:
         position: str | None = None,
         parse: Callable[[bytes], Mapping[str, JSON]] | None = None,
     ) -> Event | DeadLetter:
-        """A record that cannot be read becomes a dead letter. `parse` replaces the parser: it returns the
-        fields, or raises a `RecordError`."""
+        """An unreadable record becomes a dead letter. `parse` replaces the parser: it returns the fields, or
+        raises a `RecordError`."""
         try:
             if len(raw) > self.max_record_bytes:
                 raise MalformedRecord(
@@ -120,7 +121,7 @@ def _groups(text: str, pattern: str) -> dict[str, str] | None:
 
 
 def groups_of(pattern: str) -> tuple[str, ...]:
-    """The named groups of a regular expression. Raises `ValueError`, also if a group has no name."""
+    """Raises `ValueError`, also if a group has no name."""
     import pyarrow
     from pyarrow import compute
 
@@ -173,9 +174,9 @@ def _json_type(value: JSON) -> str:
 LEFT_OUT = {"record_key", "headers", "record_ms", "timeline", "reasoning", "raw", "cost_pico"}
 WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT_OUT)
 MAX_TIME_MS = 2**62
-"""Above nanoseconds that a producer wrote as milliseconds, below Flink's end of time."""
+"""Above nanoseconds written as milliseconds, below Flink's end of time."""
 NEEDED = ("input", "record_key", "headers", "position")
-"""A dead letter without all of these would be read as another record."""
+"""Without all of these, a dead letter would be read as another record."""
 
 
 def result_json(result: Result) -> str:
@@ -196,8 +197,10 @@ def result_json(result: Result) -> str:
 def dead_letter_json(
     letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
 ) -> str:
-    """`input_bytes` keeps only the first bytes of the record, without splitting a character. The line's
-    `cut_bytes` counts missing bytes by part; the argument adds what the caller has cut."""
+    """`input_bytes` keeps only the first bytes of the record, without splitting a character.
+
+    The line's `cut_bytes` counts missing bytes by part; the argument adds what the caller has cut.
+    """
     line: dict[str, object] = {
         "cause": letter.cause,
         "detail": letter.detail.encode("utf-8", "replace").decode("utf-8"),

@@ -1,7 +1,7 @@
 """How long a source may emit records in one call of its function.
 
-Meanwhile no barrier or timer of the task gets through, and a record without room downstream blocks until a
-request has finished.
+Meanwhile the task's barriers and timers wait, and a record without room downstream blocks until a request
+has finished.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ MAX_COUNT = 2**62
 def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: str) -> KeyedStream:
     """The numbers 0 to `count` - 1 (None: endless) in order, on one key and one subtask.
 
-    Each triggers the function that processes it, as soon as there is room downstream. A restore resumes after
-    the last one in the checkpoint.
+    Each triggers the function that processes it, when there is room downstream. A restore resumes after the
+    last one in the checkpoint.
     """
     last = (MAX_COUNT if count is None else count) - 1
     stream = env.from_source(NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), name)
@@ -88,8 +88,8 @@ def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: st
 
 
 def on_one_key(stream: DataStream) -> KeyedStream:
-    """Without a shuffle: elements pile up between two tasks, and a restored job must process them all
-    before it can complete a checkpoint."""
+    """Without a shuffle: elements pile up between two tasks, and a restored job must process them before its
+    first checkpoint."""
     jvm = get_gateway().jvm
     keyed = stream.key_by(one_key, Types.LONG())
     with_key = jvm.org.apache.flink.streaming.api.datastream.DataStream(

@@ -18,7 +18,7 @@ MAX_KEYS = 100
 
 @dataclass(slots=True)
 class WrittenCosts:
-    """What outputs have cost, in 10^-12 of the currency; None before the first that has a cost.
+    """The cost of outputs, in 10^-12 of the currency; None before the first that has one.
 
     `by_key` is exact for up to `MAX_KEYS` keys. Beyond, it has all keys with more than 1/`MAX_KEYS` of the
     total, each too low by at most that share (Misra and Gries, 1982).
@@ -95,8 +95,8 @@ class WrittenCounts:
 
 @dataclass(frozen=True, slots=True)
 class EndNote:
-    """Counts of one of a sink's `subtasks` in a run, recorded when the job ends. `what`: `RESULTS`,
-    `DEAD_LETTERS` or `ASSIGNMENTS`."""
+    """Counts of one of a sink's `subtasks`, recorded when the job ends. `what`: `RESULTS`, `DEAD_LETTERS` or
+    `ASSIGNMENTS`."""
 
     what: str
     subtasks: int

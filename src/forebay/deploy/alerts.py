@@ -1,4 +1,4 @@
-"""Prometheus' alerts about pipelines: for docs/grafana/alerts.yaml, and for a deployment on Kubernetes."""
+"""Prometheus' alerts about pipelines, for docs/grafana/alerts.yaml and for Kubernetes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from forebay.flink.metric_names import full_name
 RUNBOOK = "docs/how-to/metrics.md"
 JOB = "flink_jobmanager_job_"
 KAFKA_WAITS = "flink_taskmanager_job_task_operator_pendingRecords"
-"""Flink's own count, which leaves out what Kafka's client has fetched."""
+"""Flink's own count, without what Kafka's client has fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlertScope:
-    """`of` selects series of a metric, `by` groups them, and `name` is the pipeline's in a summary.
-    `commits`: at least one checkpoint completes in this time."""
+    """`of` selects series of a metric, `by` groups them, `name` is the pipeline's in a summary. `commits`: a
+    checkpoint completes in this time."""
 
     of: Callable[[str], str] = str
     by: str = " by (job_name) "

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 REWIND_US = 5_000_000
 """The cursor's distance from the newest time: messages may be out of order by as much."""
 REMEMBER_US = 2 * REWIND_US
-"""Twice as long, because a server may begin before the cursor."""
+"""A server may begin before the cursor."""
 MAX_REMEMBERED = 8192
 MAX_TIME_US = 2**63 - 1
 
@@ -56,10 +56,10 @@ class FeedSnapshot:
 
 
 class ReplayWindow:
-    """Remembers the messages of the last ten seconds of the feed's own time, at most 8,192.
+    """Remembers the messages of the last ten seconds of the feed's time, at most 8,192.
 
     Each is delivered once if it is out of order by at most five seconds. A newest time counts once the next
-    message confirms it, so a single time far ahead changes nothing.
+    message confirms it, because a single time may be far ahead.
     """
 
     __slots__ = ("_ahead", "_digests", "_entries", "_first", "_floor", "_high")
@@ -99,7 +99,7 @@ class ReplayWindow:
         return self._ahead if self._high is None else self._high
 
     def cursor_us(self, rewind_us: int = REWIND_US) -> int | None:
-        """None if nothing was delivered yet."""
+        """None before the first delivery."""
         newest = self.newest_us
         if newest is None:
             return None
@@ -107,7 +107,7 @@ class ReplayWindow:
         return max(0, min(max(newest - rewind_us, self._floor) + 1, newest - 1))
 
     def add(self, time_us: int, digest: str) -> bool:
-        """Call before delivery. False: it was delivered already."""
+        """Call before delivery. False: a duplicate."""
         if digest in self._digests:
             return False
         self._digests.add(digest)
@@ -162,15 +162,18 @@ def _digest(value: Any) -> str:
 log = logging.getLogger(__name__)
 
 MAX_FRUITLESS = 3
-"""After as many connections that only repeat delivered messages, the feed rewinds less: a server that
-closes each connection too early would stop it for good."""
+"""After as many connections without a new message, the feed rewinds less: a server that closes connections
+early could otherwise stop it for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class JetstreamFeed:
-    """A reconnect or resume rewinds five seconds and drops delivered messages; one without a `time_us` is
-    delivered each time. A connection without data for `silence_s` is replaced. A message over
-    `max_message_bytes` closes the connection and returns at the next attempt."""
+    """A reconnect or resume rewinds five seconds and drops delivered messages; those without a `time_us` may
+    repeat.
+
+    A connection without data for `silence_s` is replaced. A message over `max_message_bytes` closes the
+    connection and is sent again at the next attempt.
+    """
 
     url: str
     headers: Headers = field(default_factory=dict, repr=False)

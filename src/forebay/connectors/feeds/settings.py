@@ -33,8 +33,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class FeedSource(Enveloped):
-    """Base of live feeds. They reconnect by themselves and resume from a cursor in state."""
-
     bound: ClassVar[frozenset[str] | None] = frozenset(("url",))
 
     headers: Headers = Field(
@@ -79,8 +77,8 @@ class FeedSource(Enveloped):
 class SseSource(FeedSource):
     """A feed of server-sent events; the cursor is the last event's id.
 
-    In templates, `sse.event` is the event's type and `sse.id` its id. If the event's data has a field `sse`,
-    it is `sse.own`.
+    In templates, `sse.event` is the event's type and `sse.id` its id; a field `sse` of the data is
+    `sse.own`.
     """
 
     type: Literal["sse"]

@@ -50,8 +50,8 @@ class FeedReader:
         self._thread.start()
 
     def take(self, wait_s: float = 0.0) -> Received | None:
-        """Block for at most `wait_s`. None: no record yet, or the feed ended. If it failed, calls after
-        its last record raise its error."""
+        """Block for at most `wait_s`. None: no record yet, or the feed ended. Raises the feed's error after
+        its last record."""
         if self._end is None:
             try:
                 got = self._queue.get(timeout=wait_s) if wait_s > 0 else self._queue.get_nowait()
@@ -116,10 +116,10 @@ class FeedReader:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """`format`: None: records are encoded already. Reads at most `room` records ahead.
+    """`format` None: records are encoded already. Reads at most `room` records ahead.
 
-    At the `limit` or the feed's end, the counter `forebay.limit_reached` rises above 0, and the caller drains
-    the job.
+    At the `limit` or the feed's end, the counter `forebay.limit_reached` rises above 0, and the caller
+    drains the job.
     """
 
     feed: Feed
@@ -129,8 +129,10 @@ class Polled:
 
 
 def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream:
-    """A restore resumes right after the last record emitted. If downstream is slow, it emits one record a
-    call: a checkpoint waits for one at most. An error of the feed fails the job."""
+    """A restore resumes after the last record emitted. An error of the feed fails the job.
+
+    If downstream is slow, a call emits one record, so that a checkpoint waits for one at most.
+    """
     if config.room < 1:
         raise SettingError(f"room must be at least 1, found {config.room}")
     if config.limit is not None and config.limit < 1:

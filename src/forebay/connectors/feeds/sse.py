@@ -36,8 +36,7 @@ TYPE_HEADER, ID_HEADER = "sse-event", "sse-id"
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """`id`: the one in force, which an event without `id:` inherits. `cut_bytes` are missing at the end of
-    the data."""
+    """`id`: an event without `id:` inherits it. `cut_bytes` are missing at the end of the data."""
 
     data: bytes
     id: str | None
@@ -47,8 +46,8 @@ class SseEvent:
 
 
 class SseDecoder:
-    """The HTML standard's event stream (9.2.6), in chunks of any size. An event beyond `max_bytes` is cut
-    to one byte more, so the parser rejects it."""
+    """The HTML standard's event stream (9.2.6). An event beyond `max_bytes` is cut to one byte more, so the
+    parser rejects it."""
 
     def __init__(
         self, *, max_bytes: int = MAX_RECORD_BYTES, last_id: str | None = None, retry_s: float | None = None
@@ -129,9 +128,9 @@ class SseDecoder:
 
 @dataclass(frozen=True, slots=True)
 class SseFeed:
-    """Each event's data is one record, with the event's type and id in the field and headers `sse…`.
+    """Each event's data is one record; fields and headers `sse…` have its type and id.
 
-    Resumes by the last event's id and drops repeated events. A connection without data for `silence_s` is
+    Resumes by the last event's id and drops duplicates. A connection without data for `silence_s` is
     replaced.
     """
 
@@ -220,7 +219,7 @@ def fields_of(headers: Mapping[str, bytes | None]) -> Mapping[str, Mapping[str, 
 
 
 def _with_retry(backoff: Backoff, retry_s: float | None) -> Backoff:
-    """A delay is at least half of `first_s`."""
+    """At least half of `first_s`."""
     if retry_s is None:
         return backoff
     first_s = max(2 * retry_s, 0.001)

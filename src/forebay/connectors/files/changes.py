@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 WRITTEN, MOVED_HERE, CREATED = 0x8, 0x80, 0x100
-"""A file that was open for writing was closed, a file was renamed into the folder, or created."""
+"""A written file was closed, a file was renamed into the folder, or created."""
 CHUNK_BYTES = 1 << 16
 
 
@@ -34,8 +34,10 @@ class FolderChanges:
                 self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, timeout_s: float, *, poll_s: float) -> bool:
-        """Block until there may be a new or changed file; False after `timeout_s`, or after `poll_s` if a
-        folder cannot be watched. At once after `stop`."""
+        """Block until there may be a new or changed file; True at once after `stop`.
+
+        False after `timeout_s`, or after `poll_s` if a folder cannot be watched.
+        """
         # Each time: a folder may have been created, or replaced.
         before, self._numbers = self._numbers, [self._watch(folder) for folder in self._folders]
         if not set(self._numbers) <= {*before, -1}:

@@ -22,9 +22,9 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`stamp`: at the last scan; None if it was renamed and the path is free. `latest`: the path's last
-    version. `done`: read to the end of this stamp. `reported`: what follows is a dead letter, until the file
-    can be compared again."""
+    """`stamp` None: the file was renamed and the path is free. `latest`: the path's last version. `done`:
+    read to the end of this stamp. `reported`: the rest is a dead letter until the file can be compared
+    again."""
 
     stamp: Stamp | None
     name: str
@@ -44,7 +44,9 @@ class Known:
 @dataclass(frozen=True, slots=True)
 class Changes:
     """`known`: changed entries as they are now; `replaced` and `lost`, before their end: as they were.
-    `unsure`: files that could not be compared; they keep their old stamp, and must not be read on."""
+
+    `unsure`: files that could not be compared; they keep their old stamp, and must not be read on.
+    """
 
     known: dict[str, Known]
     replaced: dict[str, Known]
@@ -53,12 +55,11 @@ class Changes:
 
 
 Same = Callable[[str, Known, bool], bool | None]
-"""Whether a file begins with what was read; None: unknown for now. `True` compares all bytes read, otherwise
-the last line."""
+"""Whether a file begins with what was read; None: unknown. True compares all bytes, False the last line."""
 
 
 def stamps(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[tuple[str, Stamp]]:
-    """Of the `wanted` paths. Raises `OSError` if a folder cannot be read."""
+    """Raises `OSError` if a folder cannot be read."""
     for path, entry in entries_of(root):
         try:
             if wanted(path) and is_data(entry):
@@ -151,7 +152,7 @@ def _renamed(
 
 
 def _grown(entry: Known) -> Known:
-    """Of a file that has more lines, and cannot be compared."""
+    """For a file that has more lines, and cannot be compared."""
     return replace(entry, done=False, gone=False) if entry.done and not entry.reported else entry
 
 

@@ -1,4 +1,4 @@
-"""Files as a stream of records, as fast as they are taken or at their recorded times."""
+"""Files as a stream of records, as fast as possible or at their recorded times."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ SAMPLED_BYTES = 1 << 16
 class Files:
     """A file, or all files under a directory by name, except names that start with `.` or `_`.
 
-    They are read up to the sizes they had when the job first started; with `follow` also new files and added
-    lines, without end. Each CSV file has its own header, unless the format names the columns.
+    They are read up to their sizes at the job's first start; with `follow` also new files and added lines,
+    without end. Each CSV file has its own header, unless the format names the columns.
 
     A record's `raw` is UTF-8 without the last newline. A line longer than 16 MiB and than the format's
     `max_record_bytes` becomes a dead letter with its first bytes.
@@ -67,7 +67,7 @@ class Files:
 def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
     """In order, by one subtask. Positions are `name@line`.
 
-    Planning the job blocks: it unpacks compressed files, and reads up to a limit. Raises `SettingError`.
+    Blocks: unpacks compressed files, and reads up to a limit. Raises `SettingError`.
     """
     from forebay.connectors.files.follow import FollowFolder
 
@@ -144,7 +144,7 @@ def first_records(config: Files) -> Iterator[Event | DeadLetter]:
 
 
 def has_no_records(config: Files) -> bool:
-    """Whether its files are empty, or too short to hide a record from `first_records`. Blocks; raises as
+    """Whether files are empty, or too short to hide a record from `first_records`. Blocks; raises as
     `line_reader`."""
     if next(first_records(config), None) is not None:
         return False
@@ -245,7 +245,7 @@ def unpack_cursor(data: bytes) -> FileCursor:
 
 
 def pack_parts(parts: Sequence[LinePart]) -> bytes:
-    """The files' names need not be UTF-8."""
+    """File names need not be UTF-8."""
     return pack_state([(os.fsencode(part.path), part.name, part.member, part.size) for part in parts])
 
 
@@ -289,7 +289,7 @@ class Recorded:
 def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
     """In order, each at its recorded time after the first; delays from downstream are caught up.
 
-    Planning the job reads the files once (blocks). Raises `SettingError`.
+    Blocks: reads the files once. Raises `SettingError`.
     """
     if config.follow:
         raise SettingError("a file that is replayed has an end: follow and replay do not go together")

@@ -1,5 +1,5 @@
 """Kafka topics as a source and a sink, through Flink's own connector.
 
-It is used as a table of raw bytes: only so does Python get all parts of a record, and values that cannot be
+Used as a table of raw bytes: only so does Python get all parts of a record, and values that cannot be
 parsed.
 """

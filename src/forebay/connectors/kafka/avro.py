@@ -26,7 +26,7 @@ from forebay.records import JSON
 
 MAX_EMPTY = 10_000
 VALUES_PER_BYTE = 4
-"""Nested records without bytes could otherwise expand for more than a day."""
+"""Nested records without bytes could expand for more than a day."""
 PRIMITIVE = frozenset(("null", "boolean", "int", "long", "float", "double", "string", "bytes"))
 KINDS = PRIMITIVE | {"fixed", "enum", "record", "error", "array", "map"}
 MS, US, NS = 1_000, 1_000_000, 1_000_000_000
@@ -46,11 +46,11 @@ NUMBERS: Mapping[str, Callable[[int], JSON]] = {
 
 
 def read_value(schema: Any, names: Mapping[str, Any], data: bytes) -> JSON:
-    """Raises `UnreadableValue` if the bytes are not exactly one value, or it is too deep or expands to too
-    many values.
+    """Raises `UnreadableValue` if the bytes are not exactly one value, or it is too deep or expands too
+    much.
 
-    Bytes become base64, decimals exact text, times ISO 8601, UUIDs, enums and numbers that are not finite
-    text.
+    Bytes become base64, decimals exact text, times ISO 8601; UUIDs, enums and numbers that are not finite
+    become text.
     """
     value, end = _AvroReader(names, data).value(schema, 0, 0)
     if end != len(data):

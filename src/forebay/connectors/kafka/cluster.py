@@ -26,7 +26,7 @@ HEADERS = "headers"
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """`secrets` are read by Kafka's client when it connects: they are in no job, state or log."""
+    """Kafka's client reads `secrets` when it connects: they are in no job, state or log."""
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -87,15 +87,18 @@ Generations = Mapping[str, tuple[str, ...]]
 
 
 def marked(topic: str, generations: Generations) -> str:
-    """In positions: `tickets~2` for the second topic of that name, as no topic's name contains `~`."""
+    """In positions: `tickets~2` for the second topic of that name; no topic's name contains `~`."""
     generation = len(generations.get(topic, ()))
     return topic if generation < 2 else f"{topic}~{generation}"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStart:
-    """`uid`: of Flink's source. If it differs from the checkpoint's, a restored job starts at the
-    committed offsets. `watched`: a supervisor restarts the job if a reader loses its position."""
+    """`uid`: of Flink's source. If the checkpoint has another, a restored job starts at the committed
+    offsets.
+
+    `watched`: a supervisor restarts the job if a reader loses its position.
+    """
 
     uid: str | None = "kafka"
     generations: Generations = field(default_factory=dict)

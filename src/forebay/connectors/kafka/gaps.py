@@ -1,4 +1,4 @@
-"""The offsets that a pipeline reads next, and records that Kafka deleted before it read them.
+"""The offsets that a pipeline reads next, and records that Kafka deleted before.
 
 Offsets without a record inside the log are not gaps.
 """
@@ -59,8 +59,7 @@ class Gap:
 
 
 def find_gaps(places: Iterable[Place], now: TopicRanges, known: Mapping[str, str]) -> tuple[Gap, ...]:
-    """`places`: offsets to read next. `known`: the topic ids then. A topic that no longer exists is not a
-    gap."""
+    """`places`: offsets to read next. `known`: the topic ids then. A missing topic is not a gap."""
     begins = {(place.topic, place.partition): place.offset for place in now.begins}
     ends = {(place.topic, place.partition): place.offset for place in now.ends}
     found = []
@@ -131,7 +130,7 @@ STATE = "SourceReaderState"
 INT = struct.Struct(">i")
 NAME_LENGTH = struct.Struct(">H")
 SPLIT = struct.Struct(">iqq")
-"""Partition, next offset, last offset: follow the topic's name in Flink's encoding of a split."""
+"""Partition, next offset, last offset: they follow the topic's name in Flink's encoding of a split."""
 
 
 @dataclass(frozen=True, slots=True)

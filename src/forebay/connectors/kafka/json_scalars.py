@@ -1,4 +1,4 @@
-"""Values of Avro and Protobuf that JSON lacks, as JSON values without loss."""
+"""Values of Avro and Protobuf that JSON lacks, without loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAY_S = 86_400
 EPOCH_DAY = date(1970, 1, 1).toordinal() - 1
 CYCLE_DAYS, CYCLE_YEARS = 146_097, 400
 MAX_DECIMAL_BYTES = 1024
-"""Far beyond any amount; the time to convert grows with the square of the digits."""
+"""The time to convert grows with the square of the digits."""
 MAX_DECIMAL_SCALE = 4096
 
 

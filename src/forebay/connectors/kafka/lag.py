@@ -71,8 +71,8 @@ class LagProbe:
         """Records repeated after a restart count again."""
 
     def count(self, admin: KafkaAdmin) -> int:
-        """Blocks for a few calls. Offsets without a record count too. Raises `LaunchError` (`KafkaAway`)
-        if Kafka or Flink does not answer."""
+        """Blocks. Offsets without a record count too. Raises `LaunchError` (`KafkaAway`) if Kafka or Flink
+        does not answer."""
         try:
             return self._count(admin)
         except (Py4JError, OSError) as gone:

@@ -21,12 +21,12 @@ from forebay.fields import HttpUrl, LocalPath, Model, SecretField
 from forebay.settings import SecretRef, read_secret
 
 UNKNOWN = frozenset((40401, 40402, 40403))
-"""Unknown subject, version and id; other 404s mean a wrong address."""
+"""Subject, version or id; other 404s mean a wrong address."""
 MAX_SCHEMA_CHARS = 1 << 20
 MAX_REFERENCE_DEPTH = 20
 MAX_REFERENCES = 100
 MAX_ANSWER_BYTES = 4 << 20
-"""Enough for a schema of `MAX_SCHEMA_CHARS` even with many JSON escapes."""
+"""Enough for a schema of `MAX_SCHEMA_CHARS` with many JSON escapes."""
 REQUEST_TIMEOUT_S = 5.0
 PATIENCE_S = 30.0
 """Checkpoints wait as long, and a cancelled task must end within Flink's limit of three minutes."""
@@ -40,8 +40,7 @@ class RegistryRefused(ForebayError): ...
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """Confluent-compatible. `auth`: secret `USER:PASSWORD`. `ca`: PEM file (None: the system's
-    authorities)."""
+    """Confluent-compatible. `auth`: secret `USER:PASSWORD`. `ca`: PEM file."""
 
     url: str
     auth: SecretRef | None = None
@@ -80,8 +79,7 @@ class RegistryRetry:
         self._dice = random.Random()
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Blocks. Raises `MalformedRecord` if the registry has no such schema, `RegistryRefused`, or
-        `RegistryAway`."""
+        """Blocks. Raises `MalformedRecord` if the schema is unknown, `RegistryRefused`, or `RegistryAway`."""
         begin_s = self.clock.monotonic_s()
         failures = 0
         while True:
@@ -132,7 +130,7 @@ def _within_patience(call: Callable[[], Any]) -> Any:
 
 
 def registry_client(registry: SchemaRegistry, patience: RegistryRetry) -> Any:
-    """A client of confluent-kafka that keeps schemas, and retries. Makes no request yet."""
+    """A caching client that retries. Makes no request yet."""
     require_registry()
     from confluent_kafka.schema_registry import SchemaRegistryClient
 

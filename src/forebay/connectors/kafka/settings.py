@@ -255,8 +255,8 @@ class KafkaSource(Enveloped, KafkaAccess):
             self.registry.check(key)
 
     def topics_of(self, pipeline: PipelineView, start: TopicStart = AS_FIRST) -> TopicSource:
-        """`until_latest` also reads past the end: a partition that Flink has finished is in no later
-        checkpoint, and a kill before its last offset is committed would leave that record behind."""
+        """`until_latest` also reads past the end: later checkpoints lack a partition that Flink has
+        finished, and a kill before its last offset is committed would leave that record behind."""
         from forebay.connectors.kafka.source import TopicSource
 
         return TopicSource(

@@ -59,8 +59,6 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class CountedAs:
-    """Without a `run`, no end notes are written."""
-
     what: str
     run: str
 
@@ -74,7 +72,10 @@ def kafka_sink(
     counted: CountedAs | None = None,
 ) -> DataStream:
     """Elements other than encoded results and dead letters need a `writer`. `name`: of the operator before
-    the sink, which is returned. Order within a subtask is kept within a partition."""
+    the sink, which is returned.
+
+    Order within a subtask is kept within a partition.
+    """
     env = stream.get_execution_environment()
     tables = StreamTableEnvironment.create(env)
     parallelism = stream._j_data_stream.getParallelism()

@@ -57,8 +57,10 @@ class RecordLimit:
         )
 
     def check(self, topic: str, taken_bytes: int | None, where: str) -> None:
-        """Raise `SettingError`, naming the key `where`, if `topic` rejects records that the producer
-        sends: they would fail the job."""
+        """Raise `SettingError`, naming the key `where`, if `topic` rejects records that the producer sends.
+
+        They would fail the job.
+        """
         if taken_bytes is None or self.bytes <= taken_bytes:
             return
         raise SettingError(
@@ -106,8 +108,8 @@ def headers_of(output: Result | DeadLetter) -> Headers:
 
 
 def fitting_record(letter: DeadLetter, limit_bytes: int) -> Record:
-    """Cuts no more of the input's end than needed; if that is not enough, the largest other parts.
-    `cut_bytes` counts missing bytes by part."""
+    """Cuts no more of the input's end than needed, then the largest other parts. `cut_bytes` counts missing
+    bytes by part."""
     whole = record_of(letter)
     if record_bytes(*whole) <= limit_bytes:
         return whole

@@ -1,4 +1,4 @@
-"""The controller's API calls. Each blocks for some seconds at most and raises `DeployError`."""
+"""The controller's API calls. Each blocks for seconds at most and raises `DeployError`."""
 
 from __future__ import annotations
 
@@ -183,8 +183,8 @@ class LeaseState:
 class Leadership:
     """Which of several controllers scales a Deployment: the holder of its Lease, who renews it.
 
-    One that sees no change for the Lease's length, by its own clock only, takes over. Of two simultaneous
-    takeovers one fails.
+    A controller takes over if the Lease did not change for its length, by the controller's own clock. Of two
+    simultaneous takeovers one fails.
     """
 
     calls: ClusterCalls

@@ -14,7 +14,7 @@ from forebay.fleet.autoscale.proportional import StabilizationWindow
 from forebay.fleet.autoscale.settings import WHOLE, Share
 
 ANY_SPEED_S = 1.0
-"""The wanted number comes from the load, so no speed is measured here."""
+"""The wanted number comes from the load, so no speed is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class _ByLoad:
 class Decider:
     """Decides for one Deployment. Removes replicas only after `settle_s`.
 
-    `limits` apply to changes only. An old load changes nothing. Removes none while some metrics are missing;
-    adds none while pods are rejected or do not become ready.
+    An old load changes nothing. Removes none while some metrics are missing; adds none while pods are
+    rejected or do not become ready.
 
-    Existing replicas count as needed at first, and while the load is unknown, unless the fleet
-    `begins_with_most` and has `limits.most` replicas, none of them ready.
+    Existing replicas count as needed at first and while the load is unknown, unless the fleet
+    `begins_with_most` and all `limits.most` replicas are not ready.
     """
 
     limits: ScalingLimits
@@ -153,5 +153,5 @@ class Decider:
             self._keep(state, now_s)
 
     def _keep(self, state: DeploymentState, now_s: float) -> None:
-        """Existing replicas count as wanted, so that the next decision removes none at once."""
+        """So that the next decision removes no replica at once."""
         self._policy.hold.add(min(state.replicas, self.limits.ceiling), now_s)

@@ -24,10 +24,8 @@ TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class ControllerScaling:
-    """`deployments`, with their parts of the replicas, within `limits` of all together.
-
-    `pods`, `gateway_pods`: selectors of the pipeline's and the gateway's pods, or None.
-    """
+    """`deployments`, with their shares of the replicas; `limits` are for all together. `pods`,
+    `gateway_pods`: selectors, or None."""
 
     deployments: Mapping[str, int]
     pods: str | None

@@ -34,7 +34,7 @@ POOL = "forebay/pool"
 def instance_name(pipeline: str) -> str:
     """The prefix of a pipeline's object names: a DNS label (RFC 1035) of at most 40 characters.
 
-    The pipeline's own name if valid, else with a hash of it, so that no two pipelines share one.
+    An invalid name gets a hash, so that no two pipelines share a prefix.
 
     >>> instance_name("triage")
     'triage'
@@ -55,7 +55,7 @@ def labels(instance: str, component: str) -> dict[str, str]:
 
 
 def selector(instance: str, component: str) -> dict[str, str]:
-    """It must never change while the pods run."""
+    """Must never change while the pods run."""
     return {INSTANCE: instance, COMPONENT: component}
 
 
@@ -246,7 +246,7 @@ RECORDS = f"{PREFIX}records_total"
 RUNNING = "vllm:num_requests_running"
 """Every serving vLLM has it; one that still loads its model does not."""
 EXTERNAL_METRIC = "forebay_wanted_replicas"
-"""Replicas that pipeline and gateway need: recorded by a rule, served to an HPA by an adapter."""
+"""Recorded by a rule, served to an HPA by an adapter."""
 
 
 def series_label(label: str) -> str:

@@ -103,8 +103,8 @@ def _settings(
 
 
 def _with_state_of_namespace(settings: DeploymentSpec, *, meant: bool) -> DeploymentSpec:
-    """Rejects a state that is not `meant` for this namespace: the same job in two namespaces would share
-    transactions and checkpoints."""
+    """Rejects a state that is not `meant` for this namespace: jobs would share transactions and
+    checkpoints."""
     if settings.pipeline is None:
         return settings
     state, namespace = settings.pipeline.state, settings.namespace

@@ -1,4 +1,4 @@
-"""Renders manifests from a pipeline and its deployment settings, and writes them for version control."""
+"""Renders manifests, and writes them for version control."""
 
 from __future__ import annotations
 

@@ -69,8 +69,10 @@ def _behavior(pool: Pool, scaling: ReplicaScaling, *, parts: int = 1) -> dict[st
 
 
 def formula(deployment: Deployment, scaling: ReplicaScaling) -> str:
-    """`wanted` includes booting replicas; they are subtracted from requests, but never cause a removal. A
-    trigger that cannot be read is null. All numbers are floats: integer division would turn -1/8 into 0."""
+    """Booting replicas are subtracted from requests, but never cause a removal.
+
+    A trigger that cannot be read is null. All numbers are floats: integer division would turn -1/8 into 0.
+    """
     requests = f"{scaling.requests_per_replica}.0"
     lines = ["let there = replicas ?? 1.0;", "let unready = max(there - (ready ?? there), 0.0);"]
     parts, least = [], ["damped"]

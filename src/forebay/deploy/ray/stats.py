@@ -1,4 +1,4 @@
-"""What a replica reports to Serve, and how the router parses it. Pure, standard library only."""
+"""What a replica reports to Serve. Pure, standard library only."""
 
 from __future__ import annotations
 

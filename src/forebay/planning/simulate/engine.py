@@ -1,4 +1,4 @@
-"""A simulated engine: the duration of a step, by a linear model of its work, and the prefix cache."""
+"""A simulated engine: a linear model of a step's duration, and the prefix cache."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from forebay.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one step. It reads the weights (`step_s`), decodes a token of each sequence
-    (`decode_s`, and `context_s` per token of KV cache), and prefills (`prefill_s` per token,
-    `attention_s` per pair of tokens, `prefill_step_s` for any). Memory and arithmetic speeds make
-    each part linear."""
+    """Seconds of one step: it reads the weights (`step_s`), decodes a token of each sequence (`decode_s`,
+    and `context_s` per token of KV cache), and prefills (`prefill_s` per token, `attention_s` per pair of
+    tokens, `prefill_step_s` for any)."""
 
     step_s: float
     decode_s: float
@@ -23,7 +22,7 @@ class StepTime:
     prefill_step_s: float = 0.0
 
     def decode_run_s(self, steps: int, sequences: int, context: int) -> float:
-        """Duration of `steps` decode steps; `context` grows by one token per sequence and step."""
+        """`context` grows by one token per sequence and step."""
         grown = context * steps + sequences * (steps * (steps - 1) // 2)
         return steps * (self.step_s + sequences * self.decode_s) + grown * self.context_s
 
@@ -34,9 +33,8 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """A simulated vLLM replica with its scheduler's limits. The KV cache is allocated in
-    `unit_tokens`; whole prompt blocks of `block_tokens` stay for later prefixes until room is
-    needed."""
+    """A vLLM replica with its scheduler's limits. The KV cache is allocated in `unit_tokens`; whole prompt
+    blocks of `block_tokens` stay for later prefixes until room is needed."""
 
     name: str
     step_time: StepTime
@@ -93,8 +91,8 @@ LLAMA_8B = EngineModel(
     ),
     kv_tokens=500_000,
 )
-"""vLLM 0.19 on one RTX PRO 6000. KV cache, not in the measured run: 96 GB less weights and a tenth,
-at 128 KiB per token."""
+"""vLLM 0.19 on one RTX PRO 6000. KV cache, not in the measured run: 96 GB less weights and a tenth, at 128
+KiB per token."""
 
 QWEN_32B = EngineModel(
     "Qwen3-32B",
@@ -122,8 +120,6 @@ def find_model(name: str) -> EngineModel:
 
 
 class PrefixCache:
-    """Blocks of prompts by hash."""
-
     __slots__ = ("idle", "users")
 
     def __init__(self) -> None:
@@ -143,7 +139,6 @@ class PrefixCache:
         return hits, unused
 
     def pin(self, blocks: tuple[int, ...]) -> None:
-        """Mark blocks as used; adds missing ones."""
         users, idle = self.users, self.idle
         for block in blocks:
             if block in users:
@@ -154,8 +149,8 @@ class PrefixCache:
                     del idle[block]
 
     def unpin(self, blocks: tuple[int, ...], computed: int) -> None:
-        """Release blocks, the last first, so that a prefix outlives what follows it. Blocks from
-        `computed` on are empty."""
+        """Release blocks, the last first, so that a prefix outlives what follows it. Blocks from `computed`
+        on are empty."""
         users, idle = self.users, self.idle
         at = len(blocks)
         for block in reversed(blocks):
