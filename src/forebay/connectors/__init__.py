@@ -43,7 +43,6 @@ def _is(given: object, base: type) -> bool:
 
 
 def _names(own: Mapping[str, object]) -> list[str]:
-    """Whether a package's connector is a source or a sink is unknown until it is loaded."""
     return [*own, *(name for name in CONNECTORS.names() if name not in CONNECTORS.own)]
 
 
@@ -78,7 +77,6 @@ def find_sink(name: str) -> type[SinkSettings] | None:
 
 
 def find_dead_letter_sink(name: str) -> type[SinkSettings] | None:
-    """None also if the sink does not accept dead letters."""
     found = find_sink(name)
     if found is not None and not found.takes_dead_letters:
         if name not in CONNECTORS.own:

@@ -40,16 +40,13 @@ class PipelineView(Protocol):
     @property
     def event_time(self) -> object | None: ...
 
-    def sinks(self) -> Mapping[str, SinkSettings]:
-        """By their keys in the pipeline file."""
-        ...
+    def sinks(self) -> Mapping[str, SinkSettings]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """`what`: `RESULTS`, `DEAD_LETTERS` or `ASSIGNMENTS`. `job`: its id, empty if unknown. `transactions`:
-    part of the ids of Kafka transactions. `run`: the id of counts, if the output cannot be counted
-    afterwards."""
+    """`job`: its id, empty if unknown. `transactions`: part of the ids of Kafka transactions. `run`: the id
+    of counts, if the output cannot be counted afterwards."""
 
     what: str
     pipeline: str
@@ -62,7 +59,7 @@ class Written:
 class ConnectorSettings(Model):
     type: str = Field(description="Name of the connector.")
     bound: ClassVar[frozenset[str] | None] = None
-    """Keys that must not change when a job resumes from a checkpoint. None: all."""
+    """Keys that must not change when a job resumes. None: all."""
 
     def summary(self) -> str:
         """One line, without secrets."""
@@ -97,7 +94,7 @@ class SourceSettings(ConnectorSettings):
         return 1
 
     def first_records(self) -> Iterator[Event | DeadLetter]:
-        """The first records, if available before the start; must not block or have side effects."""
+        """Available before the start; must not block or have side effects."""
         return iter(())
 
     def warnings(self) -> list[str]:
@@ -109,7 +106,6 @@ class SourceSettings(ConnectorSettings):
         return ""
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
-        """The encoded events and dead letters. Raises `SettingError`."""
         raise NotImplementedError
 
 
@@ -125,15 +121,14 @@ class SinkSettings(ConnectorSettings):
     def attach(self, records: DataStream, written: Written) -> DataStream | None:
         """Add the writer of the encoded records to the job.
 
-        Returns the encoded dead letters of rejected results. A sink of dead letters must reject none.
+        Returns encoded dead letters of rejected results; a sink of dead letters must reject none.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """A source and a sink. The sink is offered under `sink.type` and, if it accepts them,
-    `dead_letters.type`."""
+    """The sink is offered under `sink.type` and, if it accepts them, `dead_letters.type`."""
 
     source: type[SourceSettings] | None = None
     sink: type[SinkSettings] | None = None
@@ -198,7 +193,6 @@ LinePattern = Annotated[str, Field(max_length=2000), AfterValidator(_pattern)]
 
 
 def check_line_time(time: str | None, pattern: str | None) -> None:
-    """Raise `ValueError` if `time` is not a field of the lines of text."""
     if time is not None and time not in (("text",) if pattern is None else groups_of(pattern)):
         raise wrong(
             f"expected a field of the lines as 'time', found {time}; name a part of a line with it: "

@@ -39,7 +39,7 @@ Kind = Literal["jsonl", "text", "csv"]
 class Format:
     """A record over `max_record_bytes`, or without a valid `time` if set, becomes a dead letter.
 
-    `payload`: the field that holds the record. `pattern`: of `text` lines; its named groups become fields.
+    `payload`: the field that holds the record. `pattern`: its named groups become fields.
     """
 
     kind: Kind = "jsonl"
@@ -56,8 +56,8 @@ class Format:
         position: str | None = None,
         parse: Callable[[bytes], Mapping[str, JSON]] | None = None,
     ) -> Event | DeadLetter:
-        """An unreadable record becomes a dead letter. `parse` replaces the parser: it returns the fields, or
-        raises a `RecordError`."""
+        """An unreadable record becomes a dead letter. `parse` returns the fields, or raises a
+        `RecordError`."""
         try:
             if len(raw) > self.max_record_bytes:
                 raise MalformedRecord(
@@ -161,7 +161,7 @@ OWN = "own"
 
 
 def with_added(fields: Mapping[str, JSON], added: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, JSON]:
-    """Fields of the source win, so a record cannot fake its origin; its own field is kept as `own`."""
+    """Fields of the source win, so a record cannot fake its origin; its own field is `own`."""
     made = {name: {**about, OWN: fields[name]} if name in fields else about for name, about in added.items()}
     return {**fields, **made}
 
@@ -176,7 +176,6 @@ WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT
 MAX_TIME_MS = 2**62
 """Above nanoseconds written as milliseconds, below Flink's end of time."""
 NEEDED = ("input", "record_key", "headers", "position")
-"""Without all of these, a dead letter would be read as another record."""
 
 
 def result_json(result: Result) -> str:
@@ -197,10 +196,8 @@ def result_json(result: Result) -> str:
 def dead_letter_json(
     letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
 ) -> str:
-    """`input_bytes` keeps only the first bytes of the record, without splitting a character.
-
-    The line's `cut_bytes` counts missing bytes by part; the argument adds what the caller has cut.
-    """
+    """`input_bytes` keeps only the first bytes of the record. `cut_bytes`: what the caller has cut, by
+    part."""
     line: dict[str, object] = {
         "cause": letter.cause,
         "detail": letter.detail.encode("utf-8", "replace").decode("utf-8"),
@@ -323,8 +320,7 @@ ENVELOPE = "envelope"
 def record_in(
     value: Mapping[str, JSON], path: str, parse: Callable[[bytes], Mapping[str, JSON]]
 ) -> Mapping[str, JSON]:
-    """The record's fields at `path`, plus the rest of its object as `envelope` unless the record has that
-    field.
+    """The record's fields at `path`, plus the rest of its object as `envelope`.
 
     Raises `NoRecord` if the field is missing or null, or `MalformedRecord`.
     """

@@ -22,8 +22,8 @@ def read_letter(
 ) -> Event | DeadLetter:
     """A dead letter if the record cannot be parsed by `form` or `parse`. `position`: for a line without one.
 
-    A Kafka record gets its key and headers back, a feed's event its field `sse`. Dead letters that are not
-    about one record are returned unchanged. A line once rejected as not a dead letter is parsed again.
+    A Kafka record gets its key and headers back, a feed's event its field `sse`. A line once rejected as not
+    a dead letter is parsed again.
     """
     try:
         letter = parse_dead_letter(line)

@@ -16,8 +16,7 @@ KAFKA_WAITS = "flink_taskmanager_job_task_operator_pendingRecords"
 
 @dataclass(frozen=True, slots=True)
 class AlertScope:
-    """`of` selects series of a metric, `by` groups them, `name` is the pipeline's in a summary. `commits`: a
-    checkpoint completes in this time."""
+    """`of` selects series of a metric, `by` groups them, `name` is used in a summary."""
 
     of: Callable[[str], str] = str
     by: str = " by (job_name) "
@@ -36,7 +35,6 @@ def pipeline_alerts(scope: AlertScope) -> Iterator[dict[str, Any]]:
     name, total = scope.name, scope.sum
 
     def left(over: str) -> str:
-        """An application's results are findings, also those without a call."""
         return f"({total('findings', over)} or {total('results', over)})"
 
     # The functions in front of the operator `infer` have dead letters of their own, and far more records.

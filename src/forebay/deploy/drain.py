@@ -12,10 +12,9 @@ from http.client import HTTPException
 from urllib.error import URLError
 
 NOTICE_S = 15.0
-"""Until clients notice that the pod leaves: Forebay's routers at once, others by DNS after up to 10 s."""
+"""Until clients notice that the pod leaves: others than Forebay's routers by DNS, after up to 10 s."""
 LOOK_S = 1.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Without proxies: the server is local."""
 HELD = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+]+)$", re.MULTILINE)
 
 
@@ -39,10 +38,8 @@ def drain(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Wait until no request is left, or for `most_s` if their number is unknown.
-
-    Returns the seconds waited: at least `notice_s`, at most `most_s`.
-    """
+    """Wait until no request is left, or for `most_s` if their number is unknown. Returns the seconds
+    waited."""
     begin_s = clock()
     while (waited_s := clock() - begin_s) < most_s and (waited_s < notice_s or held(port, host) != 0):
         sleep(LOOK_S)

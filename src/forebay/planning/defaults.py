@@ -42,8 +42,7 @@ class Fields:
         return value
 
     def first(self, names: tuple[str, ...], default: int) -> int:
-        """The first field present; `default` for 0 or none. Of a list with a number per layer, the largest
-        counts."""
+        """`default` for 0 or none. Of a list with a number per layer, the largest counts."""
         for name in names:
             value = self._values.get(name)
             if isinstance(value, list) and value:
@@ -116,9 +115,7 @@ VISION_FIELDS = (
     "spatial_merge_size",
 )  # fmt: skip
 NESTED = ("thinker_config", "text_config", "llm_config", "language_config")
-"""Keys for the text model's config in multimodal models."""
 SHARED = ("dtype", "torch_dtype", "quantization_config")
-"""Top-level fields that apply to the text model too."""
 
 
 @cache
@@ -152,8 +149,8 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tied(config: Mapping[str, Any], given: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
-    """Whether a multimodal model's output layer is its embedding: the outer config decides, as in vLLM.
-    Without the field, both defaults must agree (Mistral 3)."""
+    """The outer config of a multimodal model decides, as in vLLM. Without the field, both defaults must
+    agree (Mistral 3)."""
     for values in (config, given):
         if values.get("tie_word_embeddings") is not None:
             return values["tie_word_embeddings"] is True
@@ -162,7 +159,7 @@ def _tied(config: Mapping[str, Any], given: Mapping[str, Any], defaults: Mapping
 
 
 def vision_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The image encoder's fields; empty if there is none."""
+    """Empty without an image encoder."""
     thinker = config.get("thinker_config")
     outer = thinker if isinstance(thinker, dict) else config
     given = outer.get("vision_config")

@@ -14,11 +14,11 @@ BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class CachedLayers:
-    """Layers that cache alike, over all ranks of a replica.
+    """Layers that cache alike, over all ranks.
 
     `token_bytes`: of a token in one layer; 0 if recurrent. `kv_heads` 0: a latent for all heads. `window`:
-    most tokens kept; 0: all. `chunked`: the window does not slide. `state_bytes`: of one state of a request;
-    `states`: how many vLLM keeps.
+    most tokens kept; 0: all. `chunked`: the window does not slide. `states`: how many `state_bytes` vLLM
+    keeps of a request.
     """
 
     layers: int
@@ -47,9 +47,9 @@ class CachedLayers:
 def reserved_bytes(
     kinds: Sequence[CachedLayers], tokens: int, step_tokens: int, block: int = BLOCK_TOKENS
 ) -> float:
-    """Bytes that vLLM counts for a request in its log of the maximum concurrency.
+    """Bytes by which vLLM computes the maximum concurrency in its log.
 
-    `step_tokens`: tokens of steps in progress, `max_num_batched_tokens`, twice with asynchronous scheduling.
+    `step_tokens`: `max_num_batched_tokens`, twice with asynchronous scheduling.
     """
     page = block * max(one.token_bytes for one in kinds)
     if state := max(one.state_bytes for one in kinds):
@@ -104,7 +104,7 @@ def recurrent_of(found: Fields, kind: str) -> RecurrentLayer:
 
 
 def state_bytes_of(found: Fields, kind: str, value_bytes: float) -> float:
-    """Bytes of one request's state in a layer, as vLLM keeps it on GPUs."""
+    """Per request and layer, as vLLM keeps it on GPUs."""
     layer, field = recurrent_of(found, kind), STATE_TYPES.get(kind)
     named = found.get(field) if field else None
     if named is None:

@@ -79,7 +79,7 @@ STEP_TOKENS = 2048
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes over all accelerators of a replica, and how many requests of `context` tokens fit.
+    """Bytes over all accelerators of a replica.
 
     `kv_bytes_per_request`: what vLLM counts. `concurrency`: vLLM's "Maximum concurrency".
     `requests_at_most`: if the engine had all of the memory.

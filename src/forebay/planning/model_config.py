@@ -23,10 +23,10 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a model on one rank, or over all ranks after `over`.
+    """Sizes on one rank, or over all ranks after `over`.
 
     `active_parameters`: used for one token, without idle experts and the input embedding. `pair_flops`:
-    attention for a pair of tokens, over all layers. `max_context` None: no limit.
+    attention for a pair of tokens, over all layers.
     """
 
     caches: tuple[CachedLayers, ...]
@@ -106,7 +106,6 @@ def _stored_bytes(folder: Path) -> int:
 
 
 def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = None) -> ModelShape:
-    """`where` names the file in messages."""
     found = Fields(text_config(config), where)
     kind = kind_of(found)
     layers = found.number("num_hidden_layers", most=MAX_LAYERS)
@@ -164,13 +163,11 @@ def _max_context(found: Fields) -> int | None:
 
 
 SCALE = 2 / 128
-"""Two bytes for each 128 weights."""
 MAX_GROUPS = 100
 
 
 def quantized_bytes(found: Fields) -> float | None:
-    """Bytes per quantized weight, of the group with the most bits; None without quantization. Raises
-    `SettingError`."""
+    """Of the group with the most bits; None without quantization. Raises `SettingError`."""
     config = found.get("quantization_config")
     if not isinstance(config, dict):
         return None

@@ -17,7 +17,7 @@ from forebay.planning.simulate.traces import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """Seconds of a mean request on a replica that only prefills, and on one that only decodes."""
+    """Of a mean request."""
 
     prefill_s: float
     decode_s: float
@@ -25,8 +25,8 @@ class PhaseWork:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Two pools compared with mixed replicas. `prefill` 0: a fleet of one. `replicas`: the fewest with which
-    two pools reach the goal; None if twice as many do not."""
+    """`prefill` 0: a fleet of one. `replicas`: the fewest with which two pools reach the goal; None if twice
+    as many do not."""
 
     prefill: int
     decode: int
@@ -50,7 +50,7 @@ def phase_work(lengths: Sequence[TraceRequest], engine: EngineModel, tpot_s: flo
 
 
 def decode_batch(engine: EngineModel, context: float, tpot_s: float) -> float:
-    """Requests of `context` tokens each, on average, that fill a decode replica; at least 1."""
+    """Requests of `context` tokens, on average, that fill a decode replica."""
     time = engine.step_time
     each = time.decode_s + context * time.context_s
     batch = min(engine.max_num_seqs, engine.kv_tokens / max(context, 1.0))
@@ -79,7 +79,7 @@ def plan_split(
     mixed: int,
     goal: float = 0.99,
 ) -> SplitPlan:
-    """Two pools for a workload that `mixed` replicas serve; simulates the whole trace for each candidate."""
+    """Simulates the whole trace for each candidate."""
     pools, work = TwoPools(trace, engine, slo, transfer), phase_work(trace, engine, slo.tpot_s)
     found: dict[int, float] = {}
 

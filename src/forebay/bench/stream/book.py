@@ -189,7 +189,7 @@ class EventBook:
         self.earlier_doubled = 0
 
     def expect(self, sent: Sequence[Sent]) -> None:
-        """Start a new load with these events, ordered by time."""
+        """`sent` is ordered by time."""
         ids = [each.id for each in sent]
         self._sent, self._due_us = sent, [each.due_us for each in sent]
         self._known.update(ids)
@@ -205,7 +205,6 @@ class EventBook:
 
     @property
     def doubles(self) -> int:
-        """Of all loads, beyond the first result or dead letter of each event."""
         ids = {*self._times, *self._letters_of}
         return sum(self._times.get(id, 0) + self._letters_of.get(id, 0) - 1 for id in ids)
 

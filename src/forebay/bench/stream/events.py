@@ -18,7 +18,6 @@ from forebay.connectors.generator.posts import post, topic_of
 from forebay.errors import SettingError
 
 Until = Literal["answered", "committed"]
-"""Which moment ends an event's latency for its objective."""
 
 MAX_EVENTS = 1_000_000
 
@@ -53,12 +52,12 @@ class EventLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """The pipeline to measure, and how.
+    """The pipeline to measure.
 
     `pipeline`: a file, or its content; source, sinks and checkpoint folder are replaced. `settings`:
     `key.in.the.file=VALUE`. `engine`: URLs; without any here or in the file, a local engine is started.
-    `state`: an address in an object store for checkpoints, deleted at the end. `warm_events`: uncounted
-    events before the load. `patience_s`: wait for commits after the last event.
+    `state`: an address in an object store for checkpoints, deleted at the end. `warm_events`: uncounted.
+    `patience_s`: wait for commits after the last event.
     """
 
     pipeline: Path | Mapping[str, Any]

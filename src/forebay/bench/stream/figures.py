@@ -20,7 +20,7 @@ MIN_EVENTS = 50
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Growth of a lag in events per second, with its 95 % interval."""
+    """In events per second, with its 95 % interval."""
 
     per_s: float
     low: float
@@ -77,7 +77,7 @@ def first_latency_s(due_s: Sequence[float], done_s: Sequence[float]) -> float:
 
 
 def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope | None) -> float:
-    """How long a run must last before its lag can be called steady; an interval shrinks with the root of the
+    """How long a run must last before its lag is called steady: an interval shrinks with the root of the
     length."""
     least_s = MIN_LATENCIES * first_latency_s(due_s, done_s)
     length_s = due_s[-1] - due_s[0] if due_s else 0.0

@@ -22,7 +22,6 @@ PARTS: tuple[Part, ...] = get_args(Part)
 SETTLE_S = 0.1
 """How long calls in flight at a kill may still be answered."""
 EDGE = 0.15
-"""Share of the time, at both ends, without random kills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,6 @@ def check_kills(kills: Sequence[Kill], seconds: float) -> None:
 
 
 def since_kills(checkpoints_us: Sequence[int], killed: Sequence[Killed], began_us: int) -> list[int]:
-    """The checkpoints after the restart from the last kill."""
     back_us = began_us + round(max((one.back_s for one in killed), default=0.0) * 1e6)
     return [at_us for at_us in checkpoints_us if at_us >= back_us]
 
@@ -129,7 +127,6 @@ def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None
 
 
 def goodput_document(found: Sequence[MeasuredStream]) -> dict[str, Any]:
-    """Goodput with its interval, lost and doubled events, and seconds to the next result after each kill."""
     return {
         "without_kills": _of([measured for measured in found if not measured.run.planned_kills]),
         "with_kills": _of([measured for measured in found if measured.run.planned_kills]),

@@ -43,7 +43,6 @@ class EventLoadOptions:
 
     @property
     def fixed(self) -> str:
-        """The options that leave no rate to choose."""
         given = {
             "--ramp": self.ramp,
             "--bursts": self.bursts,

@@ -46,7 +46,7 @@ from forebay.settings import load_settings
 Note = Callable[[str], None]
 
 START_TIMEOUT_S = 600.0
-"""For the first committed result; includes the start of a local engine."""
+"""Includes the start of a local engine."""
 LEAD_S = 0.5
 LEAD_S_PER_EVENT = 50e-6
 """Time before the first event, to write the file and let the feed read it."""
@@ -58,8 +58,6 @@ OnProgress = Callable[[float, StreamProgress], None]
 
 
 class RunResources:
-    """A `Source` of the pipeline's current processes (`run_...`) and the named ones."""
-
     def __init__(self, run: RunProcess, named: Mapping[str, int]) -> None:
         self._run = run
         self._processes = dict(named)

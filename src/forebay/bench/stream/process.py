@@ -152,7 +152,6 @@ def _born_s(process: psutil.Process) -> float:
 
 
 def starts_engine(spec: PipelineSpec, given: Sequence[str]) -> bool:
-    """Whether neither `given` nor the file names an engine."""
     return spec.asks_model and not given and spec.engine.replicas() is None
 
 

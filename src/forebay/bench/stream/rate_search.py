@@ -100,7 +100,6 @@ class RateSearch:
 
 
 MAX_TIMES = 8
-"""The longest trial, as a multiple of the requested length."""
 SETTLE_S = 600.0
 """The longest wait for the backlog of a rate that was too high."""
 
@@ -137,8 +136,6 @@ def trials(
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One tried rate, and why it was not sustained."""
-
     rate_per_s: float
     sustained: bool
     why: str

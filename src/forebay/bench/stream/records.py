@@ -19,7 +19,6 @@ MOMENTS = (
     "left_s",
     "committed_s",
 )
-"""The moments of an event, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

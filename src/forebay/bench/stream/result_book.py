@@ -36,14 +36,13 @@ SETTLE_S = 2.0
 SETTLED_CHECKPOINTS = 2
 """Results before the first checkpoint are committed soon after it, and before the second is complete."""
 ANSWERED = ("why", "label")
-"""Kinds of results that are the model's answers about another result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManyToOne:
-    """An application's results. `windows`: each has one result; None if unknown. `late_s`: event time behind
-    the newest event. `asked`: kinds of results about which the model is asked. `interval_s`: commits happen
-    within this time."""
+    """`windows`: each has one result; None if unknown. `late_s`: event time behind the newest event.
+    `asked`: kinds of results about which the model is asked. `interval_s`: commits happen within this
+    time."""
 
     windows: Windows | None = None
     late_s: float = 0.0

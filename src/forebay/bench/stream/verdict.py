@@ -230,7 +230,6 @@ def too_little_for_lag(run: StreamRun) -> str | None:
 
 
 SPARE = 1.1
-"""Random times cover slightly less than the requested time."""
 
 
 def _is_steady(run: StreamRun) -> str | None:

@@ -30,10 +30,8 @@ RECENT = 32
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The text of `cursor` resumes after this record; `position` names it within the feed.
-
-    `fields` are added to the parsed fields. `cut_bytes` are missing at the end of `raw`.
-    """
+    """The text of `cursor` resumes after this record; `position` names it within the feed. `cut_bytes` are
+    missing at the end of `raw`."""
 
     cursor: object
     raw: bytes
@@ -82,7 +80,7 @@ def header_values(headers: Headers) -> dict[str, str]:
 
 
 def redirects(headers: Headers) -> list[aiohttp.TraceConfig]:
-    """Make a session raise `FeedRefused` for a redirect to another origin, which may be an internal address.
+    """Make a session raise `FeedRefused` for a redirect to another origin, which may be internal.
 
     Without secret headers, the same host may change to TLS.
     """
@@ -148,8 +146,6 @@ def answered(status: int) -> FeedBroken | FeedRefused:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Doubled from `first_s` up to `most_s`, times a random factor of 0.5 to 1."""
-
     first_s: float = 0.5
     most_s: float = 30.0
 
@@ -206,10 +202,9 @@ async def connected_for_ever(
     backoff: Callable[[], Backoff],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[Received]:
-    """The records of one connection after another.
+    """The records of one connection after another; logs each outage and its end.
 
-    Raises `FeedRefused` only before the first record: later the settings are known to work. Logs one warning
-    per outage and one message at its end.
+    Raises `FeedRefused` only before the first record: later the settings are known to work.
     """
     dice = random.Random()
     failures = 0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 REWIND_US = 5_000_000
-"""The cursor's distance from the newest time: messages may be out of order by as much."""
+"""Messages may be out of order by as much."""
 REMEMBER_US = 2 * REWIND_US
 """A server may begin before the cursor."""
 MAX_REMEMBERED = 8192
@@ -58,8 +58,7 @@ class FeedSnapshot:
 class ReplayWindow:
     """Remembers the messages of the last ten seconds of the feed's time, at most 8,192.
 
-    Each is delivered once if it is out of order by at most five seconds. A newest time counts once the next
-    message confirms it, because a single time may be far ahead.
+    A newest time counts once the next message confirms it, because a single time may be far ahead.
     """
 
     __slots__ = ("_ahead", "_digests", "_entries", "_first", "_floor", "_high")
@@ -162,8 +161,8 @@ def _digest(value: Any) -> str:
 log = logging.getLogger(__name__)
 
 MAX_FRUITLESS = 3
-"""After as many connections without a new message, the feed rewinds less: a server that closes connections
-early could otherwise stop it for good."""
+"""After as many connections without a new message, the feed rewinds less: a server may close connections
+early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +170,7 @@ class JetstreamFeed:
     """A reconnect or resume rewinds five seconds and drops delivered messages; those without a `time_us` may
     repeat.
 
-    A connection without data for `silence_s` is replaced. A message over `max_message_bytes` closes the
-    connection and is sent again at the next attempt.
+    A message over `max_message_bytes` closes the connection and is sent again at the next attempt.
     """
 
     url: str

@@ -77,8 +77,7 @@ class FeedSource(Enveloped):
 class SseSource(FeedSource):
     """A feed of server-sent events; the cursor is the last event's id.
 
-    In templates, `sse.event` is the event's type and `sse.id` its id; a field `sse` of the data is
-    `sse.own`.
+    In templates, `sse` has `event` (the type) and `id`; a field `sse` of the data is `sse.own`.
     """
 
     type: Literal["sse"]
@@ -98,7 +97,7 @@ class SseSource(FeedSource):
 
 
 class WebSocketSource(FeedSource):
-    """A feed over a WebSocket that uses Jetstream's protocol; the cursor is the newest `time_us`."""
+    """Uses Jetstream's protocol; the cursor is the newest `time_us`."""
 
     type: Literal["websocket"]
     preset: Literal["jetstream"] = Field(

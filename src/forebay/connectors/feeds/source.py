@@ -32,8 +32,7 @@ class _End:
 
 
 class FeedReader:
-    """Reads a feed, at most `room` records ahead, on a daemon thread. Call `take` and `close` from one
-    thread."""
+    """Reads a feed, at most `room` records ahead, on a daemon thread. For one thread."""
 
     def __init__(self, feed: Feed, cursor: str | None, *, room: int = 1000) -> None:
         self._feed = feed
@@ -116,7 +115,7 @@ class FeedReader:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """`format` None: records are encoded already. Reads at most `room` records ahead.
+    """`format` None: records are encoded already.
 
     At the `limit` or the feed's end, the counter `forebay.limit_reached` rises above 0, and the caller
     drains the job.
@@ -142,8 +141,6 @@ def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream
 
 
 class Poll(KeyedProcessFunction):
-    """When drained with a limit, reads to the limit or the feed's end."""
-
     def __init__(
         self, config: Polled, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:

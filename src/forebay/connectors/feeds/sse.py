@@ -46,7 +46,7 @@ class SseEvent:
 
 
 class SseDecoder:
-    """The HTML standard's event stream (9.2.6). An event beyond `max_bytes` is cut to one byte more, so the
+    """The HTML standard's event stream (9.2.6). An event beyond `max_bytes` is cut to one byte more: the
     parser rejects it."""
 
     def __init__(
@@ -130,8 +130,7 @@ class SseDecoder:
 class SseFeed:
     """Each event's data is one record; fields and headers `sse…` have its type and id.
 
-    Resumes by the last event's id and drops duplicates. A connection without data for `silence_s` is
-    replaced.
+    Resumes by the last event's id and drops duplicates.
     """
 
     url: str
@@ -219,7 +218,6 @@ def fields_of(headers: Mapping[str, bytes | None]) -> Mapping[str, Mapping[str, 
 
 
 def _with_retry(backoff: Backoff, retry_s: float | None) -> Backoff:
-    """At least half of `first_s`."""
     if retry_s is None:
         return backoff
     first_s = max(2 * retry_s, 0.001)

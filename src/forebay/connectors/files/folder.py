@@ -22,9 +22,8 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`stamp` None: the file was renamed and the path is free. `latest`: the path's last version. `done`:
-    read to the end of this stamp. `reported`: the rest is a dead letter until the file can be compared
-    again."""
+    """`stamp` None: the file was renamed and the path is free. `done`: read to the end of this stamp.
+    `reported`: the rest is a dead letter until the file can be compared again."""
 
     stamp: Stamp | None
     name: str
@@ -43,9 +42,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`known`: changed entries as they are now; `replaced` and `lost`, before their end: as they were.
+    """`known`: changed entries as they are now; `replaced` and `lost`: as they were.
 
-    `unsure`: files that could not be compared; they keep their old stamp, and must not be read on.
+    `unsure`: files that could not be compared; they must not be read on.
     """
 
     known: dict[str, Known]
@@ -124,7 +123,7 @@ def compare(
 def _renamed(
     known: Mapping[str, Known], found: Mapping[str, Stamp], same: Same, unsure: set[str]
 ) -> dict[str, tuple[str, Known]]:
-    """New path → (old path, entry). An inode is reused once a file is removed. Adds to `unsure`."""
+    """New path → (old path, entry). An inode is reused once a file is removed."""
     moved = {
         entry.stamp.inode: (path, entry)
         for path, entry in known.items()
@@ -152,7 +151,6 @@ def _renamed(
 
 
 def _grown(entry: Known) -> Known:
-    """For a file that has more lines, and cannot be compared."""
     return replace(entry, done=False, gone=False) if entry.done and not entry.reported else entry
 
 

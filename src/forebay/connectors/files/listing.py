@@ -12,7 +12,7 @@ from forebay.connectors.files.unpack import HIDDEN
 from forebay.errors import SettingError
 
 LOST_FOUND = "lost+found"
-"""In the root folder of each ext4 file system, readable by root only."""
+"""ext4 has it, readable by root only."""
 BROKEN_LINK = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
@@ -26,8 +26,7 @@ def check_kind(path: Path) -> None:
 
 
 def entries_of(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """All below `root` with relative paths, except folders and hidden names; links to folders are not
-    followed.
+    """All files below `root`, except hidden ones; links to folders are not followed.
 
     Raises `OSError` if a folder cannot be read.
     """
@@ -73,7 +72,7 @@ def data_files(path: Path) -> list[Path]:
 
 
 def skipped_entries(path: Path) -> list[str]:
-    """Entries that are not read, with the reason. Raises as `data_files`."""
+    """With the reasons. Raises as `data_files`."""
     try:
         entries = sorted(entries_of(path), key=itemgetter(0)) if path.is_dir() else []
         skipped = [(name, entry) for name, entry in entries if not is_data(entry)]
@@ -114,7 +113,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def name_in(root: Path, file: Path) -> str:
-    """For positions: the base name of `root` and the relative path."""
+    """For positions."""
     base = os.path.basename(os.path.abspath(root))
     name = base if file == root else f"{base}/{file.relative_to(root).as_posix()}"
     return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -45,7 +45,7 @@ Step = tuple[LinePlace, bytes | None]
 @dataclass(frozen=True, slots=True)
 class LineReader:
     """`header`: each file's first row names its columns; repeated headers are skipped. `letters`: lines are
-    dead letters. `registry`: of the records in dead letters."""
+    dead letters."""
 
     format: Format
     header: bool = False
@@ -161,7 +161,6 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def unread_rest(label: str, place: LinePlace, problem: str) -> bytes:
-    """A dead letter for all lines after `place`."""
     line = place.lines + 1
     log.warning("%s%d- was not read: %s", label, line, problem)
     letter = DeadLetter(b"", UnreadFile.cause, f"from line {line} on: {problem}", position=f"{label}{line}-")
@@ -180,7 +179,7 @@ def starts_of(parts: Sequence[LinePart]) -> list[int]:
 
 
 class FilesReader:
-    """The records of `parts` in order. Keeps a file open between calls. Blocks."""
+    """In order. Keeps a file open between calls. Blocks."""
 
     def __init__(self, parts: Sequence[LinePart], reader: LineReader) -> None:
         self._parts = parts
@@ -199,7 +198,7 @@ class FilesReader:
     def records(
         self, cursor: FileCursor, until: int | None = None
     ) -> Iterator[tuple[FileCursor, bytes | None]]:
-        """The rows after `cursor` that begin before byte `until` of all parts.
+        """Rows after `cursor` that begin before byte `until` of all parts.
 
         Raises `ForebayError` if a file has changed or can no longer be read.
         """
@@ -246,8 +245,7 @@ class FilesReader:
 
 
 def parts_of(path: Path, reader: LineReader) -> tuple[LinePart, ...]:
-    """With sizes, up to the reader's limit. Blocks: reads compressed files, and up to a limit. Raises
-    `SettingError`."""
+    """With sizes. Blocks: reads compressed files, and up to the reader's limit. Raises `SettingError`."""
     parts = tuple(sized(part) for part in files_of(path))
     if reader.limit is None:
         return parts

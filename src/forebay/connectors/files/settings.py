@@ -50,8 +50,6 @@ LOOK_S = 2.0
 
 
 class Replay(Model):
-    """Replay records at their recorded intervals."""
-
     speed: PositiveFloat = Field(1.0, description="How many times faster than recorded.")
 
 

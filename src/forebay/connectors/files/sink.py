@@ -67,7 +67,7 @@ class Part:
                     yield line.rstrip(b"\n")
 
     def next_line(self, begin: int) -> int:
-        """Start of the first line at byte `begin` or later. Files of an object store are read whole."""
+        """Start of the first line at byte `begin` or later. Reads files of an object store whole."""
         if not isinstance(self.folder, Path):
             return self.size if begin else 0
         with (self.folder / self.name).open("rb") as file:
@@ -84,7 +84,7 @@ def _next_line(file: IO[bytes], begin: int) -> int:
 class FollowedLines:
     """The committed lines of a folder, each once, as they appear.
 
-    Of the files that exist at first, only the `newest` and their last `most_bytes` are read; None: all.
+    Of the first files, only the `newest` and their last `most_bytes` are read; None: all.
     """
 
     def __init__(self, path: Location, newest: int | None = None, most_bytes: int | None = None) -> None:
@@ -108,7 +108,6 @@ class FollowedLines:
                 yield line
 
     def _old(self, parts: list[Part]) -> dict[str, int]:
-        """Bytes of each file that are not read."""
         left = sum(part.size for part in parts) if self._most_bytes is None else self._most_bytes
         old = {}
         for number, part in enumerate(reversed(parts)):
@@ -144,7 +143,7 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
 
 
 def committed_parts(path: Location) -> list[Part]:
-    """By the time of their last line; none without the directory. Raises as `S3Client`.
+    """By the time of their last line. Raises as `S3Client`.
 
     After a checkpoint without a line, Flink renames a subtask's next file and counts from 0 again.
     """
@@ -182,7 +181,6 @@ log = logging.getLogger(__name__)
 HIDDEN = re.compile(r"(?P<writer>\.new-(?P<job>[^-]+)-.+)-(?P<count>\d+)\.jsonl")
 MOVING = re.compile(r"\.at-(?P<file>\d+)-(?P<offset>\d+)(?P<name>\.new-(?P<job>[^-]+)-.+\.jsonl)")
 MAX_BYTES = 256 << 20
-"""Further lines go to a new file."""
 LOCK = ".lock"
 POLL_S = 0.05
 REST_S = 1.0
@@ -243,7 +241,7 @@ class GrowingFiles:
         return sorted(moves, key=lambda move: (move.target, move.offset))
 
     def _committed(self) -> list[tuple[str, Path]]:
-        """By the time of their last line, those of one writer in its order; with the job."""
+        """By the time of their last line, those of one writer in its order."""
         found = ((path, HIDDEN.fullmatch(path.name)) for path in self._folder.iterdir())
         files = sorted(
             (path.stat().st_mtime_ns, name["writer"], int(name["count"]), name["job"], path)
@@ -313,7 +311,7 @@ def _sync(folder: Path) -> None:
 
 
 class GrowingSinks:
-    """Moves committed lines of `folders`: at once, then on a thread, and a last time in `close`."""
+    """Moves committed lines at once, then on a thread, and a last time in `close`."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = list(folders)

@@ -55,7 +55,6 @@ class PostSchedule:
                 raise SettingError("bursts must be in order of time and must not overlap")
 
     def due_s(self, index: int) -> float:
-        """Seconds from the start; ascending."""
         before, at_s = 0.0, 0.0
         for start_s, end_s, rate_per_s in self._segments():
             in_segment = (end_s - start_s) * rate_per_s
@@ -84,12 +83,11 @@ START_MS = 1_767_225_600_000
 
 
 LONGEST_STEP_S = 1.0
-"""A longer pause delays all later posts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """`paced`: posts are emitted when due; after downtime, the job resumes at the last one."""
+    """`paced`: posts are emitted when due."""
 
     count: int | None = 1000
     rate_per_s: float = 10.0

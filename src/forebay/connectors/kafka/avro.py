@@ -42,15 +42,14 @@ NUMBERS: Mapping[str, Callable[[int], JSON]] = {
     "long local-timestamp-micros": lambda value: moment_value(value, US, ""),
     "long local-timestamp-nanos": lambda value: moment_value(value, NS, ""),
 }
-"""Logical types of numbers, with the type that they require. The specification ignores others."""
+"""Logical types, with the type that they require; others are ignored, as specified."""
 
 
 def read_value(schema: Any, names: Mapping[str, Any], data: bytes) -> JSON:
     """Raises `UnreadableValue` if the bytes are not exactly one value, or it is too deep or expands too
     much.
 
-    Bytes become base64, decimals exact text, times ISO 8601; UUIDs, enums and numbers that are not finite
-    become text.
+    Bytes become base64, decimals exact text, times ISO 8601.
     """
     value, end = _AvroReader(names, data).value(schema, 0, 0)
     if end != len(data):
@@ -195,7 +194,6 @@ class _AvroReader:
         return at + length
 
     def _number(self, at: int) -> tuple[int, int]:
-        """A zigzag number of at most 64 bits, and the position after it."""
         value = shift = 0
         data = self._data
         while at < len(data) and shift < 70:

@@ -68,7 +68,7 @@ def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
 
 READ_S = 30.0
 LEAST_RECORDS = 500
-"""At first, at least this many of a partition: all records of a key are in one."""
+"""At first, for each partition: all records of a key are in one."""
 MOST_RECORDS = 5000
 """Per call, about a second's work."""
 MOST_BYTES = 64 << 20
@@ -77,8 +77,8 @@ MOST_BYTES = 64 << 20
 class FollowedTopic:
     """The committed records of a topic, each once, as they appear.
 
-    Of those that exist at first, only about the `newest` are read: as many of each partition, but at least
-    `LEAST_RECORDS`; None: all. `partial`: whether there are, or were, older ones.
+    At first, about the `newest` are read, but at least `LEAST_RECORDS` of each partition; None: all.
+    `partial`: whether older ones exist or existed.
 
     Methods block, and raise `KafkaAway`, `KafkaRefused`, or `SettingError` if there is no such topic.
     """
@@ -100,10 +100,8 @@ class FollowedTopic:
         self.partial = False
 
     def new(self) -> Iterator[bytes]:
-        """The values up to the present end, by their times; a tombstone is empty.
-
-        At most about `MOST_RECORDS` or `MOST_BYTES`; the first call sorts as many.
-        """
+        """The values up to the present end, by their times; a tombstone is empty. At most about
+        `MOST_RECORDS` or `MOST_BYTES`."""
         first = self._consumer is None
         with _named_errors(self._cluster):
             ends = self._ends()
@@ -117,7 +115,6 @@ class FollowedTopic:
                 return
 
     def skip(self) -> None:
-        """Skip the present records."""
         with _named_errors(self._cluster):
             for each, end in self._ends().items():
                 self._consumer.seek(each, end)
@@ -149,7 +146,6 @@ class FollowedTopic:
         return more
 
     def _ends(self) -> dict[Any, int]:
-        """Of all partitions, also new ones."""
         if self._consumer is None:
             self._consumer = self._open()
         self._assign()
@@ -239,7 +235,7 @@ def all_read(
 ) -> bool:
     """Whether no record is left between `committed` and `ends`; blocks. False if Kafka does not answer.
 
-    The end of a transaction takes an offset without a record, so the rest must be read.
+    The end of a transaction takes an offset, so the rest must be read.
     """
     done = {(place.topic, place.partition): place.offset for place in committed}
     gaps = [end for end in ends if done.get((end.topic, end.partition), 0) < end.offset]

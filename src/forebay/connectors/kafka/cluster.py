@@ -83,19 +83,18 @@ def raw_table(schema: Schema, options: Mapping[str, str]) -> TableDescriptor:
 
 
 Generations = Mapping[str, tuple[str, ...]]
-"""Ids by topic, oldest first; repeated if the topic's offsets restarted."""
+"""Ids by topic, oldest first."""
 
 
 def marked(topic: str, generations: Generations) -> str:
-    """In positions: `tickets~2` for the second topic of that name; no topic's name contains `~`."""
+    """In positions: `tickets~2` for the second topic of that name. Topic names contain no `~`."""
     generation = len(generations.get(topic, ()))
     return topic if generation < 2 else f"{topic}~{generation}"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStart:
-    """`uid`: of Flink's source. If the checkpoint has another, a restored job starts at the committed
-    offsets.
+    """`uid`: of Flink's source; with another, a restored job starts at the committed offsets.
 
     `watched`: a supervisor restarts the job if a reader loses its position.
     """

@@ -41,7 +41,7 @@ def bytes_value(value: bytes) -> str:
 
 
 def decimal_value(unscaled: bytes, scale: int) -> str:
-    """`unscaled` (big-endian two's complement) * 10^-`scale`, exact, without an exponent."""
+    """`unscaled` (big-endian two's complement) * 10^-`scale`, exact."""
     if len(unscaled) > MAX_DECIMAL_BYTES:
         raise UnreadableValue(f"a decimal has {len(unscaled)} bytes, the limit is {MAX_DECIMAL_BYTES}")
     if abs(scale) > MAX_DECIMAL_SCALE:
@@ -69,7 +69,6 @@ def time_value(units: int, per_s: int) -> str:
 
 
 def moment_value(units: int, per_s: int, zone: str = "+00:00") -> str:
-    """`units` after the start of 1970."""
     seconds, fraction = divmod(units, per_s)
     days, second = divmod(seconds, DAY_S)
     return f"{date_value(days)}T{_clock(second, fraction, per_s)}{zone}"

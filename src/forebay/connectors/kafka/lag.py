@@ -55,8 +55,8 @@ def furthest(*choices: Iterable[Place]) -> tuple[Place, ...]:
 
 
 class LagProbe:
-    """`restored`: the job resumes from a checkpoint, so committed offsets are near its position. `before`:
-    offsets read by earlier starts, if this one set the committed offsets back."""
+    """`restored`: committed offsets are near the job's position. `before`: offsets read by earlier starts,
+    if this one set the committed offsets back."""
 
     def __init__(
         self, source: TopicSource, metrics: Metrics, *, restored: bool, before: Sequence[Place] = ()
@@ -71,8 +71,7 @@ class LagProbe:
         """Records repeated after a restart count again."""
 
     def count(self, admin: KafkaAdmin) -> int:
-        """Blocks. Offsets without a record count too. Raises `LaunchError` (`KafkaAway`) if Kafka or Flink
-        does not answer."""
+        """Blocks. Offsets without a record count too. Raises `LaunchError` (`KafkaAway`)."""
         try:
             return self._count(admin)
         except (Py4JError, OSError) as gone:

@@ -29,7 +29,7 @@ MAX_ANSWER_BYTES = 4 << 20
 """Enough for a schema of `MAX_SCHEMA_CHARS` with many JSON escapes."""
 REQUEST_TIMEOUT_S = 5.0
 PATIENCE_S = 30.0
-"""Checkpoints wait as long, and a cancelled task must end within Flink's limit of three minutes."""
+"""Checkpoints wait as long, and Flink allows a cancelled task three minutes."""
 
 
 class RegistryAway(ForebayError): ...
@@ -96,7 +96,6 @@ class RegistryRetry:
             self._sleep(self._backoff.delay_s(failures, self._dice))
 
     def _judged(self, error: Exception) -> str:
-        """The text of a temporary failure; raises if it is permanent."""
         status = getattr(error, "http_status_code", None)
         if status is None:
             return str(error) if isinstance(error, ForebayError) else type(error).__name__
@@ -113,7 +112,7 @@ class RegistryRetry:
 
 
 def _within_patience(call: Callable[[], Any]) -> Any:
-    """The client limits the time of each read only: a byte every few seconds would hold the task for days."""
+    """The client limits each read only: a byte every few seconds would hold the task for days."""
     answered: Future[Any] = Future()
 
     def run() -> None:
@@ -130,7 +129,6 @@ def _within_patience(call: Callable[[], Any]) -> Any:
 
 
 def registry_client(registry: SchemaRegistry, patience: RegistryRetry) -> Any:
-    """A caching client that retries. Makes no request yet."""
     require_registry()
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
@@ -174,10 +172,7 @@ def registry_client(registry: SchemaRegistry, patience: RegistryRetry) -> Any:
 
 
 def _limit(session: Any, url: str, clock: Clock) -> None:
-    """Make an HTTP `session` abort responses that are too long or slow.
-
-    Disables compression, so that the size received is the size in memory.
-    """
+    """Abort responses that are too long or slow. Disables compression, so that sizes are those in memory."""
     httpx = importlib.import_module(type(session).__module__.partition(".")[0])
 
     class Bounded(httpx.SyncByteStream):  # type: ignore[name-defined]
@@ -242,7 +237,7 @@ def referenced_schemas(client: Any, schema: Any, fmt: str | None = None) -> dict
 
 
 class RegistrySpec(Model):
-    """The schema registry of values; it must support Confluent's protocol."""
+    """Must support Confluent's protocol."""
 
     url: HttpUrl = Field(description="Address of the registry.")
     auth: SecretField | None = Field(

@@ -39,7 +39,7 @@ def values_of(registry: SchemaRegistry) -> RegistryValues:
 class RegistryValues:
     """Parses values with a schema id in front, or in the header `__value_schema_id`.
 
-    Does not apply a registry's rules and migrations, or validate values of a JSON Schema.
+    Does not apply rules and migrations, or validate values of a JSON Schema.
     """
 
     def __init__(self, registry: SchemaRegistry, patience: RegistryRetry | None = None) -> None:

@@ -71,8 +71,8 @@ def kafka_sink(
     *,
     counted: CountedAs | None = None,
 ) -> DataStream:
-    """Elements other than encoded results and dead letters need a `writer`. `name`: of the operator before
-    the sink, which is returned.
+    """Elements other than encoded results and dead letters need a `writer`. Returns the operator before the
+    sink.
 
     Order within a subtask is kept within a partition.
     """
@@ -126,7 +126,7 @@ def _function(config: TopicSink, writer: RecordWriter | None, counted: CountedAs
 
 
 class WriteRecord(ProcessFunction):
-    """An element that is too large becomes a dead letter: Kafka's producer would fail the job."""
+    """Kafka's producer would fail the job if an element is too large."""
 
     def __init__(self, writer: RecordWriter, config: TopicSink) -> None:
         self._writer = writer

@@ -183,8 +183,7 @@ class LeaseState:
 class Leadership:
     """Which of several controllers scales a Deployment: the holder of its Lease, who renews it.
 
-    A controller takes over if the Lease did not change for its length, by the controller's own clock. Of two
-    simultaneous takeovers one fails.
+    A controller takes over if the Lease did not change for its length, by the controller's own clock.
     """
 
     calls: ClusterCalls
@@ -197,7 +196,7 @@ class Leadership:
     _renewed_s: float = field(default=-math.inf, init=False)
 
     def held(self) -> bool:
-        """Renew or take the Lease; returns whether it is held. Raises `DeployError`."""
+        """Whether the Lease could be renewed or taken. Raises `DeployError`."""
         now_s = self.clock.monotonic_s()
         if now_s - self._renewed_s < RENEW_S:
             return True

@@ -29,8 +29,8 @@ SAMPLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ObservedLoad:
-    """`wanted`: replicas that the pipeline needs. `in_flight`: its requests. `gateway`: the gateway's
-    requests. None if unknown. `problems`: why the load may be higher."""
+    """`wanted`: replicas that the pipeline needs. `in_flight`, `gateway`: requests of pipeline and gateway.
+    None if unknown."""
 
     wanted: int | None = None
     in_flight: float = 0.0
@@ -43,7 +43,6 @@ class ObservedLoad:
         return self.in_flight + (self.gateway or 0.0)
 
     def replicas(self, requests_per_replica: int) -> float:
-        """Pipeline and gateway use the same replicas, so their loads add up."""
         return (self.wanted or 0) + (self.gateway or 0.0) / requests_per_replica
 
     def __str__(self) -> str:
@@ -77,7 +76,7 @@ def shown(url: str) -> str:
 def observed_load(
     pipeline: Iterable[str] | None, gateway: Iterable[str] | None = None, problems: Sequence[str] = ()
 ) -> ObservedLoad:
-    """None: there is no such pipeline or gateway. `problems`: why other pods were not read.
+    """None: there is no such pipeline or gateway.
 
     Every subtask decides for all, so the largest number counts. Gateway pods report their own requests: they
     add up.

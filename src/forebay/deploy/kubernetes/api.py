@@ -184,10 +184,7 @@ def refused_pods(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[str, str]]:
-    """Deployments whose pods are rejected, and why. Raises `DeployError`.
-
-    Blocks until each has a pod or a rejection, for ten seconds at most.
-    """
+    """Deployments whose pods are rejected, and why. Raises `DeployError`. Blocks for ten seconds at most."""
     time_ = clock or SystemClock()
     ends_s = time_.monotonic_s() + NOTICED_S
     for each in manifests:

@@ -115,7 +115,6 @@ class Deployment:
         annotations: Mapping[str, str] | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> Manifest:
-        """An object of the component, by default with its name, in the file `part` or the component's."""
         return manifest(
             part or component,
             kind,
@@ -173,7 +172,7 @@ class Deployment:
 
     @property
     def ray_dashboard(self) -> str:
-        """All heads of the Ray clusters: two during an upgrade."""
+        """Two during an upgrade."""
         return f"http://{self.name(RAY)}:{DASHBOARD_PORT}"
 
     @property
@@ -244,7 +243,7 @@ PENDING = f"{PREFIX}pending"
 RESULTS = f"{PREFIX}results_total"
 RECORDS = f"{PREFIX}records_total"
 RUNNING = "vllm:num_requests_running"
-"""Every serving vLLM has it; one that still loads its model does not."""
+"""Missing while vLLM loads its model."""
 EXTERNAL_METRIC = "forebay_wanted_replicas"
 """Recorded by a rule, served to an HPA by an adapter."""
 

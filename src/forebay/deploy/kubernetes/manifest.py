@@ -49,8 +49,8 @@ KINDS: dict[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object for the API server. `part`: its component and file. `notes`: comments by the path of the
-    key below them, such as `spec/ports/0/name`."""
+    """`part`: its component and file. `notes`: comments by the path of the key below them, such as
+    `spec/ports/0/name`."""
 
     part: str
     body: Mapping[str, Any]

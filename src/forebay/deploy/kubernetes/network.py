@@ -114,7 +114,7 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
 def _ray_policies(
     deployment: Deployment, ray: RaySpec, engine: EnginePods, routers: list[Rule]
 ) -> Iterator[Manifest]:
-    """Limit dashboards, which run programs for any token holder, and engines, which do not authenticate."""
+    """Dashboards run programs for any token holder, and engines do not authenticate."""
     settings = deployment.settings
     nodes = [_pods(deployment, ENGINE), _pods(deployment, RAY)]
     callers = [*routers, _namespace(ray.operator_namespace)]

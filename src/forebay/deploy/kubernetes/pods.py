@@ -35,10 +35,8 @@ def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str
 def environment(
     spec: PodSpec, own: Mapping[str, str] | None = None, secrets: Mapping[str, SecretKey] | None = None
 ) -> list[dict[str, Any]]:
-    """Each variable once: those of `spec` override `own` and `secrets`; its secrets override its `env`.
-
-    Secrets come first, so that others may use `$(NAME)`.
-    """
+    """`spec` overrides `own` and `secrets`; its secrets override its `env`. Secrets come first, so that
+    others may use `$(NAME)`."""
     ours = {name: ref for name, ref in (secrets or {}).items() if name not in spec.env}
     held = {**ours, **spec.secrets}
     plain = {name: value for name, value in {**(own or {}), **spec.env}.items() if name not in held}

@@ -159,8 +159,8 @@ def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
 
 
 def _submitted(deployment: Deployment, engine: EnginePods) -> int:
-    """With `scaling` the maximum: in an upgrade Serve starts a share of its config's number until the
-    autoscaler sets one. A lower number would stop engines at work."""
+    """In an upgrade Serve starts a share of its config's number until the autoscaler sets one. A lower
+    number than the maximum would stop engines at work."""
     scaling = deployment.settings.scaling
     return max(1, engine.replicas) if scaling is None else scaling.max
 

@@ -51,10 +51,7 @@ class FleetPart:
 
 @dataclass(slots=True)
 class RayScaler:
-    """Gives the fleet the replicas that pipeline and gateway need.
-
-    Serve has no conditional update: run one scaler per fleet.
-    """
+    """Serve has no conditional update: run one scaler per fleet."""
 
     address: str
     name: str

@@ -100,7 +100,7 @@ class ReplicaChooser:
         return [*([fleet.names[number]] for number in first), *([others] if others else [])]
 
     def settle(self, placement: Placement, name: str | None) -> None:
-        """The request was sent to the replica `name`, or to none."""
+        """None: the request was not sent."""
         now_s = self._clock.monotonic_s()
         number = None if name is None else self._numbers.get(name)
         charge = placement.charge

@@ -99,8 +99,8 @@ WHAT = "Ray fleet"
 def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = None) -> RayFleetSpec:
     """`settings` (`key=value`) and `address` override the file. Blocks.
 
-    Raises `SettingError` with one line per mistake, also for likely secrets: all users of the cluster could
-    read them.
+    Raises `SettingError` with one line per mistake, also for likely secrets, which all users of the cluster
+    could read.
     """
     value, lines = read_document(path, WHAT)
     given: list[Where] = []
@@ -225,8 +225,8 @@ def _replicas(found: ServeApplication) -> int | None:
 
 
 def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
-    """Other submitted applications. Raises `DeployError` if Serve does not report a submission: leaving it
-    out would delete the application."""
+    """Raises `DeployError` if Serve does not report a submission: leaving it out would delete the
+    application."""
     found = []
     for each in instance.applications.values():
         if each.name == name or each.deleting:

@@ -133,8 +133,7 @@ async def _until(
     clock: Clock,
     sleep: Sleep,
 ) -> ServeApplication | None:
-    """Raises `DeployError` with `late` after `limit_s` without a replica that begins to run, or one that
-    ends."""
+    """Raises `DeployError` after `limit_s` in which no replica begins to run and none ends."""
     begun_s = moved_s = clock.monotonic_s()
     last_text = ""
     ran: set[str] = set()

@@ -40,10 +40,10 @@ def find_ray() -> Path:
 def start_local_cluster(
     address: str, note: Note, *, ray: Callable[[], Path] = find_ray, options: Sequence[str] = ()
 ) -> bool:
-    """Start a cluster with its dashboard at `address`, unless something listens there; blocks.
+    """Start a cluster unless something listens at `address`; blocks. Returns whether one was started.
 
-    Returns whether one was started. Ray's other servers listen on all interfaces, so callers need Ray's
-    token, which is created if missing. Raises `DeployError`.
+    Ray's other servers listen on all interfaces, so callers need Ray's token, which is created if missing.
+    Raises `DeployError`.
     """
     port = urlsplit(address).port or 80
     if not port_is_free(port):

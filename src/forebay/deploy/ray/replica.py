@@ -183,7 +183,7 @@ def _placed(word: str, places: Mapping[str, str]) -> str:
 
 
 def _end_with_parent() -> Any:
-    """The kernel ends the engine with its parent thread, which lives as long as the replica."""
+    """The engine ends with its parent thread, which lives as long as the replica."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

@@ -26,8 +26,7 @@ def routing_stats(metrics: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:
-    """`running`, `waiting`: requests, None if unknown. `kv_tokens`: size of its KV cache. `away`: it does
-    not answer."""
+    """`running`, `waiting`: requests, None if unknown. `away`: the replica does not answer."""
 
     name: str
     running: float | None = None

@@ -42,7 +42,6 @@ class Slo:
         return arrived_s + self.ttft_s + self.ttft_ratio * model.alone_s(prompt_tokens)
 
     def met(self, sequence: SimRequest) -> bool:
-        """False for a request that was given up."""
         if not sequence.first_token_s <= sequence.demand.due_s:
             return False
         took_s = sequence.finished_s - sequence.first_token_s
@@ -54,7 +53,7 @@ QUANTILES = 101
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run; seconds, of answered requests. `goodput`: of all offered requests. `imbalance`: the busiest
+    """In seconds, of answered requests. `goodput`: of all offered requests. `imbalance`: the busiest
     replica's working time over the mean. `ttft_s`, `latency_s`: the 0, 1, …, 100 % quantiles."""
 
     requests: int
@@ -121,7 +120,6 @@ def _quantiles(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[fl
 
 
 def runs_picture(lines: dict[str, tuple[tuple[float, ...], tuple[float, ...]]], title: str) -> Picture:
-    """Distributions of TTFT and latency: by policy, the 0 … 100 % quantiles of both."""
     panels = []
     for at, name in enumerate(("time to first token", "latency")):
         drawn = []
@@ -135,7 +133,6 @@ def runs_picture(lines: dict[str, tuple[tuple[float, ...], tuple[float, ...]]], 
 
 
 def fleet_of(models: Many[EngineModel]) -> ReplicaTable:
-    """With what a vLLM server reports of each replica."""
     limits = [
         ReplicaLimits(str(number), model.kv_tokens, model.max_num_seqs) for number, model in enumerate(models)
     ]
@@ -143,10 +140,8 @@ def fleet_of(models: Many[EngineModel]) -> ReplicaTable:
 
 
 class Simulation:
-    """Replicas, their fleet, and the dispatcher. Deterministic, bit for bit.
-
-    With `report_every_s`, replicas report their load at the first arrival after each interval.
-    """
+    """Deterministic, bit for bit. With `report_every_s`, replicas report their load at the first arrival
+    after each interval."""
 
     def __init__(
         self,
@@ -163,7 +158,6 @@ class Simulation:
         self._report_every_s = report_every_s
         self._report_s = math.inf if report_every_s is None else 0.0
         self.given_up: list[SimRequest] = []
-        """Requests whose deadline passed before they were sent."""
         self.watched: list[tuple[float, int]] = []
         """With `watch_every_s`: requests waiting in all engines, at the first arrival after each interval."""
         self._watch_every_s = watch_every_s
@@ -172,7 +166,6 @@ class Simulation:
         self._due: list[tuple[float, int]] = []
 
     def run(self, requests: Many[SimRequest]) -> None:
-        """Serve `requests`, ordered by arrival, to their end."""
         self.advance(requests, math.inf)
         self.given_up += self.dispatcher.expired()
 
@@ -247,7 +240,7 @@ class Simulation:
 
 
 NEVER_HELD = f"{DEFAULT_POLICY}_at_once"
-"""The default's routing without admission: each request is sent on arrival."""
+"""Without admission: each request is sent on arrival."""
 NAMES = (*POLICIES.own, NEVER_HELD)
 REPORT_EVERY_S = 0.05
 """llm-d's default, for the policies that use load reports."""
@@ -276,7 +269,7 @@ class Scenario:
     seed: int = 0
 
     def capacity_per_s(self) -> float:
-        """Requests per second if the whole trace waits at the start, round-robin, without cached prefixes."""
+        """Of the whole trace, waiting at the start, round-robin, without cached prefixes."""
         bare = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in self.trace]
         requests = self.offer(bare, 0.0)
         self.serve(requests, dispatcher_for("round_robin"))
@@ -287,8 +280,7 @@ class Scenario:
         return len(self.trace) / (load * capacity_per_s * span_s) if span_s else 1.0
 
     def offer(self, trace: Many[TraceRequest], scale: float) -> list[SimRequest]:
-        """New requests like the trace's, with deadlines by the SLO. Raises `SettingError` for one too
-        large."""
+        """Raises `SettingError` for a request that is too large."""
         made = []
         for index, one in enumerate(trace):
             self.model.check(one.prompt_tokens, one.output_tokens)

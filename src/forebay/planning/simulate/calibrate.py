@@ -26,13 +26,11 @@ STARTS = (StepTime(0.01, 5e-5, 5e-8, 5e-5, 1e-9, 1e-3), StepTime(0.02, 1e-4, 1e-
 """Starting points of the search, which may end in a local minimum."""
 FIELDS = ("step_s", "decode_s", "context_s", "prefill_s", "attention_s", "prefill_step_s")
 PROBE = 0.01
-"""Step of a coefficient's logarithm to measure its effect."""
 LONGEST_MOVE = 0.7
 """A coefficient at most doubles or halves in one iteration."""
 ITERATIONS = 40
 TRIALS = 6
 ENOUGH = 1e-5
-"""The search stops if an iteration lowers the error by a smaller share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ def simulate_run(model: EngineModel, run: CalibrationRun) -> CalibrationRun:
 
 
 def run_figures(run: CalibrationRun) -> dict[str, float]:
-    """Mean and p99 of TTFT, TPOT and latency in seconds; TPOT over answers of two tokens or more."""
+    """Mean and p99 in seconds; TPOT over answers of two tokens or more."""
     ttft, tpot, latency = _durations(run)
     values = {"ttft": ttft, "tpot": tpot, "latency": latency}
     return {
@@ -116,8 +114,7 @@ def run_figures(run: CalibrationRun) -> dict[str, float]:
 def calibrate(run: CalibrationRun, model: EngineModel) -> Calibration:
     """Fit step times by Levenberg-Marquardt over the logarithms of the six coefficients.
 
-    Errors of TTFT, TPOT and latency are over their means. Log TTFT has weight 0.1, so that requests that did
-    not queue count too.
+    Errors are over the means. Log TTFT has weight 0.1, so that requests that did not queue count too.
     """
     for prompt, output in zip(run.prompt_tokens, run.output_tokens, strict=True):
         model.check(prompt, output)

@@ -41,8 +41,6 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Replicas that prefill and that decode; at least one each."""
-
     prefill: int
     decode: int
 
@@ -55,8 +53,6 @@ class Split:
 
 
 class LeastFull:
-    """The replica with the most room for one more request that decodes."""
-
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         return least(fullness(fleet), fleet)
 
@@ -77,7 +73,7 @@ class TwoPools:
         return sum(map(self.slo.met, answered)) / max(len(answered), 1)
 
     def serve(self, split: Split, scale: float = 1.0) -> list[SimRequest]:
-        """Returns the requests of the decode pool, which arrive there with their KV cache."""
+        """The requests arrive at the decode pool with their KV cache."""
         prompts = []
         for index, one in enumerate(self.trace):
             self.model.check(one.prompt_tokens, one.output_tokens)

@@ -33,8 +33,8 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """A vLLM replica with its scheduler's limits. The KV cache is allocated in `unit_tokens`; whole prompt
-    blocks of `block_tokens` stay for later prefixes until room is needed."""
+    """The KV cache is allocated in `unit_tokens`; whole prompt blocks of `block_tokens` stay until room is
+    needed."""
 
     name: str
     step_time: StepTime
@@ -62,7 +62,7 @@ class EngineModel:
         object.__setattr__(self, "block_units", self.block_tokens // self.unit_tokens)
 
     def alone_s(self, prompt_tokens: int) -> float:
-        """Seconds to the first token of a prompt on an idle replica without a cache."""
+        """To the first token, on an idle replica without a cache."""
         budget, time = self.max_num_batched_tokens, self.step_time
         whole, rest = divmod(prompt_tokens, budget)
         seconds = time.prefill_run_s(whole, budget, 0) + whole * time.step_s
@@ -125,7 +125,7 @@ class PrefixCache:
     def __init__(self) -> None:
         self.users: dict[int, int] = {}
         self.idle: OrderedDict[int, None] = OrderedDict()
-        """Blocks that no sequence uses, the least recently used first."""
+        """Least recently used first."""
 
     def match(self, blocks: tuple[int, ...]) -> tuple[int, int]:
         users, idle = self.users, self.idle
@@ -149,8 +149,7 @@ class PrefixCache:
                     del idle[block]
 
     def unpin(self, blocks: tuple[int, ...], computed: int) -> None:
-        """Release blocks, the last first, so that a prefix outlives what follows it. Blocks from `computed`
-        on are empty."""
+        """The last first, so that a prefix outlives what follows it. Blocks from `computed` on are empty."""
         users, idle = self.users, self.idle
         at = len(blocks)
         for block in reversed(blocks):

@@ -130,10 +130,7 @@ class SimulatedReplica:
             self._cut_run(now_s)
 
     def fire(self, first: list[SimRequest], finished: list[SimRequest]) -> None:
-        """End the run that is due at `next_s` and begin the next one.
-
-        Appends the sequences that got their first token and those that finished.
-        """
+        """End the run that is due at `next_s` and begin the next one; appends to both lists."""
         steps, n = self._run_steps, self._decoding
         self.busy_s += self.next_s - self._now_s
         now_s = self._now_s = self.next_s
@@ -336,7 +333,7 @@ class SimulatedReplica:
 
 
 def serve(replica: SimulatedReplica, requests: Iterable[SimRequest]) -> list[SimRequest]:
-    """Run `requests`, by arrival, to their end; returns them in the order in which they finished."""
+    """`requests` are ordered by arrival, the result by end."""
     first: list[SimRequest] = []
     finished: list[SimRequest] = []
     for request in requests:

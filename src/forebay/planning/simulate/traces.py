@@ -28,7 +28,7 @@ AZURE_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(\+
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """Arrival in seconds, lengths, and the hashes of its whole blocks."""
+    """Arrival in seconds; hashes of whole blocks."""
 
     arrived_s: float
     prompt_tokens: int
@@ -60,7 +60,7 @@ def read_trace(path: Path) -> list[TraceRequest]:
 
 
 def mooncake_request(line: bytes) -> TraceRequest:
-    """Raises `BadLine`. Only whole blocks count: no cache keeps a partial block."""
+    """Only whole blocks count: no cache keeps a partial one. Raises `BadLine`."""
     try:
         found: Any = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -140,7 +140,7 @@ def _tokens(value: object, name: str) -> int:
 
 
 SPREAD = 0.8
-"""Sigma of the lognormal lengths: the longest tenth is some eight times as long as the shortest."""
+"""Sigma of the lognormal lengths: the longest tenth is eight times as long as the shortest."""
 
 
 @dataclass(frozen=True, slots=True)
