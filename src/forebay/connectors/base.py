@@ -57,6 +57,8 @@ class Written:
 
 
 class ConnectorSettings(Model):
+    """Base of the settings of sources and sinks."""
+
     type: str = Field(description="Name of the connector.")
     bound: ClassVar[frozenset[str] | None] = None
     """Keys that must not change when a job resumes. None: all."""
@@ -110,6 +112,8 @@ class SourceSettings(ConnectorSettings):
 
 
 class SinkSettings(ConnectorSettings):
+    """Base of the settings of sinks."""
+
     takes_dead_letters: ClassVar[bool] = True
     subtasks: ClassVar[int | None] = None
     """Number of writers; None: as many as the operator before it."""
@@ -201,6 +205,8 @@ def check_line_time(time: str | None, pattern: str | None) -> None:
 
 
 class Timed(SourceSettings):
+    """Base of sources of recorded events."""
+
     time: FieldPath | None = Field(
         None, description="Field that holds an event's time (dots for nesting: `meta.dt`); null: it has none."
     )
@@ -231,6 +237,8 @@ class Timed(SourceSettings):
 
 
 class Enveloped(Timed):
+    """Base of sources of JSON objects."""
+
     payload: FieldPath | None = Field(
         None,
         description="Field of the value that holds the record (dots for nesting): `after` or `payload.after` "

@@ -75,7 +75,7 @@ Port = Annotated[int, Strict(), Field(ge=1, le=65_535)]
 
 
 class SecretKey(Model):
-    """One key of a Secret in the deployment's namespace; Forebay writes none."""
+    """One key of a Secret in the deployment's namespace. You create the Secret: Forebay writes none."""
 
     name: ObjectName = Field(description="Name of the Secret.")
     key: KeyName = Field(description="Key in it.")

@@ -102,7 +102,7 @@ def _cdf(
     apart = bool(sent) and _apart(ordered, sent)
     middle = percentile(ordered, 50)
     unit = time_unit(max(middle, ordered[-1] / 20))
-    # Chunks read together have gaps of 0: a few tiny values must not decide about the axis.
+    # Chunks read together have gaps of 0: a few tiny values must not determine the axis.
     quarter = percentile(ordered, 25)
     wide = quarter > 0 and percentile(ordered, 99) / quarter >= LOG_FROM
     floor = max(percentile(ordered, 5), quarter / 10)

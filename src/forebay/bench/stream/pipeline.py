@@ -83,7 +83,7 @@ def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
             "url": places.feed_url,
             "time": DUE_US,
             "time_format": "unix_us",
-            # No events come between two loads.
+            # No events are sent between two loads.
             "idle_timeout_s": PATIENCE_S,
         },
         "id": "{{ " + ID + " }}",

@@ -127,7 +127,7 @@ class ResultBook(EventBook):
         found = key_windows(self._kind.windows, [*self._waiting, *sent])
         closed = [window for window in found if window.end_ms <= closed_ms]
         self._known_windows.update(window.name for window in closed)
-        # Windows that ended before had to wait until events came again.
+        # Earlier windows had to wait until events arrived again.
         self._windows = {each.name: each for each in closed if each.end_ms * 1000 >= self._begin_us}
         left = {event for window in found if window.end_ms > closed_ms for event in window.events}
         self._waiting = sorted(left, key=lambda event: event.due_us)

@@ -122,7 +122,7 @@ def _was_on_time(run: StreamRun) -> str | None:
 
 
 def _came_as_asked(run: StreamRun) -> str | None:
-    # If the pipeline was down for a while, its events came when it was back.
+    # If the pipeline was down for a while, its events arrived after the restart.
     emitted_s = sorted(event.emitted_s for event in run.events if event.emitted_s is not None)
     if len(emitted_s) < MIN_FOR_RATE or len(emitted_s) < len(run.events) or _was_away(run):
         return None

@@ -234,7 +234,7 @@ class JetstreamFeed:
                     max_msg_size=self.max_message_bytes,
                     autoping=False,
                 )
-                # aiohttp waits for good for an answer, and for a server that does not read pongs.
+                # aiohttp waits forever for an answer, and for a server that does not read pongs.
                 socket = await within(self.silence_s, opening)
                 try:
                     async for message in socket:

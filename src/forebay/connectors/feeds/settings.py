@@ -33,6 +33,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 class FeedSource(Enveloped):
+    """Base of live feeds. They reconnect by themselves and resume from a cursor in state."""
+
     bound: ClassVar[frozenset[str] | None] = frozenset(("url",))
 
     headers: Headers = Field(
@@ -77,7 +79,8 @@ class FeedSource(Enveloped):
 class SseSource(FeedSource):
     """A feed of server-sent events; the cursor is the last event's id.
 
-    In templates, `sse` has `event` (the type) and `id`; a field `sse` of the data is `sse.own`.
+    In templates, `sse.event` is the event's type and `sse.id` its id. If the event's data has a field `sse`,
+    it is `sse.own`.
     """
 
     type: Literal["sse"]
@@ -97,7 +100,7 @@ class SseSource(FeedSource):
 
 
 class WebSocketSource(FeedSource):
-    """Uses Jetstream's protocol; the cursor is the newest `time_us`."""
+    """A feed over a WebSocket that uses Jetstream's protocol; the cursor is the newest `time_us`."""
 
     type: Literal["websocket"]
     preset: Literal["jetstream"] = Field(

@@ -107,7 +107,7 @@ class FeedReader:
             while self._queue.qsize() >= self._room:
                 self._free.clear()
                 self._full = True
-                # A record taken before `_full` was set wakes nobody.
+                # A record taken before `_full` was set wakes no waiter.
                 if self._queue.qsize() >= self._room:
                     await self._free.wait()
             self._queue.put(received)

@@ -173,7 +173,7 @@ class SseFeed:
                 aiohttp.ClientSession(
                     timeout=timeout, read_bufsize=65536, trace_configs=redirects(self.headers)
                 ) as session,
-                # Otherwise a byte of the head from time to time would hold the feed for good.
+                # Otherwise a byte of the head from time to time would block the feed forever.
                 await within(self.silence_s, session.get(self.url, headers=headers)) as response,
             ):
                 if response.status != 200:

@@ -50,10 +50,14 @@ LOOK_S = 2.0
 
 
 class Replay(Model):
+    """Replay records at their recorded intervals."""
+
     speed: PositiveFloat = Field(1.0, description="How many times faster than recorded.")
 
 
 class FileSource(Timed):
+    """Base of files of JSON lines, CSV and text."""
+
     bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding"))
 
     path: LocalPath = Field(

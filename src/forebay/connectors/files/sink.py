@@ -296,7 +296,7 @@ class GrowingFiles:
                             written_ns = os.fstat(lines.fileno()).st_mtime_ns
                 file.flush()
                 os.fsync(file.fileno())
-                # Of the last line, as `Part.written_ns` promises, and not of the move.
+                # The time of the last line (`Part.written_ns`), not of the move.
                 os.utime(file.fileno(), ns=(written_ns, written_ns))
         for move in moves:
             move.source.unlink()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BurstSpec(Model):
-    """A time with a higher rate and a common topic."""
+    """A stretch of the generated stream with a higher rate and a common topic."""
 
     start_s: NotNegativeFloat = Field(description="Start, in seconds of event time after the first event.")
     duration_s: PositiveFloat = Field(description="Length in seconds of event time.")
@@ -30,7 +30,7 @@ class BurstSpec(Model):
 
 
 class GeneratorSource(SourceSettings):
-    """Made-up posts: same seed, same posts."""
+    """Made-up posts of a social network: same seed, same posts."""
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("seed", "rate", "count", "burst", "paced"))
 

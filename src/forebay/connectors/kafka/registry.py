@@ -237,7 +237,7 @@ def referenced_schemas(client: Any, schema: Any, fmt: str | None = None) -> dict
 
 
 class RegistrySpec(Model):
-    """Must support Confluent's protocol."""
+    """The schema registry of values; it must support Confluent's protocol."""
 
     url: HttpUrl = Field(description="Address of the registry.")
     auth: SecretField | None = Field(

@@ -65,7 +65,7 @@ class RegistryValues:
         except MalformedRecord as error:
             raise MalformedRecord(f"not {KINDS[kind]} of its schema {id}: {error}") from None
         except Exception as error:
-            # Schemas are untrusted, and for a senseless one the libraries raise errors of any class.
+            # Schemas are untrusted: for an invalid one the libraries raise errors of any class.
             raise MalformedRecord(
                 f"not {KINDS[kind]} of its schema {id}: {type(error).__name__}: {str(error)[:300]}"
             ) from None

@@ -145,10 +145,10 @@ class KafkaAccess(Model):
 
 
 class KafkaSource(Enveloped, KafkaAccess):
-    """Records of Kafka topics. If a record has no `time`, its timestamp in Kafka is used.
+    """Records of Kafka topics. If a record has no `time` of its own, its timestamp in Kafka is used.
 
-    In templates, `kafka` has `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`; what is not
-    text is `base64:` and its base64. A field `kafka` of the value is `kafka.own`.
+    In templates, `kafka` has `topic`, `partition`, `offset`, `time_ms`, `key` and `headers`; a key or header
+    that is not text is `base64:` and its base64. If the value has a field `kafka`, it is `kafka.own`.
     """
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format", "dead_letters"))
@@ -292,9 +292,9 @@ class KafkaSource(Enveloped, KafkaAccess):
 class KafkaSink(SinkSettings, KafkaAccess):
     """A Kafka topic, one JSON object a record, with the key and headers of the record that it answers.
 
-    The header `forebay-id` is the request's id, and `forebay-cause` the cause of a dead letter. A result
-    over `max.request.size` (1,048,576 bytes by default) becomes a dead letter; the input of a larger dead
-    letter is cut.
+    The header `forebay-id` is the request's id, and `forebay-cause` the cause of a dead letter. A record may
+    have `max.request.size` bytes (of `properties`; 1,048,576 by default): a larger result becomes a dead
+    letter, and the input of a larger dead letter is cut.
     """
 
     bound: ClassVar[frozenset[str] | None] = frozenset()

@@ -255,7 +255,7 @@ def _left_out(deployment: Deployment, job: Job) -> Iterator[str]:
     written, rendered = job.document, job_document(deployment, job)
     yield from sorted(written.keys() - rendered.keys())
     before, after = written.get("engine"), rendered.get("engine")
-    # The addresses of other replicas give way to those of the deployment, as intended.
+    # The deployment replaces the addresses of other replicas, as intended.
     if isinstance(before, dict) and isinstance(after, dict) and "kv_events" in before.keys() - after.keys():
         yield "engine.kv_events"
 

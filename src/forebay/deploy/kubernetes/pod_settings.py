@@ -33,6 +33,8 @@ Texts = Annotated[dict[Text, Text], Field(max_length=MAX_ENTRIES)]
 
 
 class VolumeSpec(Model):
+    """Something mounted into a container: exactly one of `claim`, `secret` and `config_map`."""
+
     path: MountPath = Field(description="Where it is mounted.")
     claim: ObjectName | None = Field(None, description="Name of a PersistentVolumeClaim.")
     secret: ObjectName | None = Field(None, description="Name of a Secret; mounted read-only.")
@@ -47,6 +49,8 @@ Volumes = Annotated[tuple[VolumeSpec, ...], Field(max_length=MAX_ENTRIES)]
 
 
 class TolerationSpec(Model):
+    """A tolerated taint of nodes."""
+
     key: Text = Field(description="Key of the taint.")
     value: Text | None = Field(None, description="Its value; null: any.")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
@@ -55,6 +59,8 @@ class TolerationSpec(Model):
 
 
 class PodSpec(Model):
+    """Settings that the pods of all components share."""
+
     image: Image = Field(description="Image of the container.")
     cpu: Quantity = Field("1", description="Processor cores that each pod requests.")
     memory: Quantity = Field("2Gi", description="Memory that each pod requests, and may use.")
@@ -84,7 +90,7 @@ EGRESS_PORTS: EgressPorts = Field(
 
 
 class PipelinePods(PodSpec):
-    """A Flink cluster, created by the Flink Kubernetes operator."""
+    """The Flink cluster that runs the pipeline, created by the Flink Kubernetes operator."""
 
     state: StoreUri = Field(
         description="Location of checkpoints, savepoints and the job's metadata: `s3://bucket/prefix`; "
@@ -107,6 +113,8 @@ class PipelinePods(PodSpec):
 
 
 class GpuSpec(Model):
+    """The accelerators of each pod: exactly one of `resource` and `device_class`."""
+
     resource: ResourceName | None = Field(
         None, description="Extended resource of a device plugin: `nvidia.com/gpu`."
     )
@@ -121,6 +129,8 @@ class GpuSpec(Model):
 
 
 class CacheSpec(Model):
+    """Where weights and compiled kernels are stored."""
+
     claim: ObjectName | None = Field(
         None, description="A PersistentVolumeClaim that all replicas can mount; null: each loads its own."
     )
@@ -148,6 +158,8 @@ class PoolSpec(Model):
 
 
 class EnginePods(PodSpec):
+    """The vLLM replicas that answer."""
+
     memory: Quantity = Field("16Gi", description="Memory that each pod requests, and may use.")
     cpu: Quantity = Field("4", description="Processor cores that each pod requests.")
     model: Text = Field(description="Model to serve: its name on the hub, or a folder in the container.")
@@ -181,7 +193,7 @@ class EnginePods(PodSpec):
 
 
 class GatewayPods(PodSpec):
-    """One OpenAI-compatible address for the fleet."""
+    """The gateway: one OpenAI-compatible address for the fleet, for clients other than the pipeline."""
 
     memory: Quantity = Field("1Gi", description="Memory that each pod requests, and may use.")
     replicas: Replicas = Field(2, description="Replicas.")

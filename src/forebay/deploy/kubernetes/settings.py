@@ -15,7 +15,7 @@ from forebay.fleet.autoscale.settings import limits_of_pools
 
 
 class ReplicaScaling(Model):
-    """Over all pools."""
+    """How many replicas there are, over all pools, and what scales them."""
 
     by: Literal["keda", "hpa", "controller"] = Field(
         "keda",
@@ -44,6 +44,8 @@ class ReplicaScaling(Model):
 
 
 class PrometheusSpec(Model):
+    """What Prometheus scrapes, and its alerts."""
+
     pod_monitor: Switch = Field(True, description="Render a PodMonitor, for the Prometheus operator.")
     rules: Literal["config_map", "prometheus_rule", "none"] = Field(
         "config_map", description="Alert rules as a file in a ConfigMap, as a PrometheusRule, or none."
@@ -52,13 +54,16 @@ class PrometheusSpec(Model):
 
 
 class EndpointPicker(Model):
+    """The Service of an endpoint picker."""
+
     name: ObjectName = Field(description="Name of the Service.")
     port: Port = Field(9002, description="Its port.")
 
 
 class InferencePoolSpec(Model):
-    """An InferencePool of the Gateway API; its endpoint picker chooses the replica instead of Forebay's
-    router."""
+    """An InferencePool of the Gateway API over the replicas. The gateway's endpoint picker chooses the
+    replica instead of Forebay's router, which sends each request's priority in headers.
+    """
 
     url: HttpUrl = Field(description="Address of your inference gateway, which the pipeline calls.")
     endpoint_picker: EndpointPicker = Field(description="The endpoint picker.")
@@ -74,8 +79,9 @@ class InferencePoolSpec(Model):
 
 
 class RaySpec(Model):
-    """A RayService of KubeRay instead of vLLM's Deployments. The engine's image contains Ray Serve, vLLM and
-    Forebay."""
+    """A RayService of KubeRay instead of vLLM's Deployments: the fleet of `forebay deploy ray`. The engine's
+    image contains Ray Serve, vLLM and Forebay.
+    """
 
     version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] = Field(
         "2.60.0", description="Version of Ray in the image."
@@ -102,6 +108,8 @@ class RaySpec(Model):
 
 
 class FlinkOperatorSpec(Model):
+    """Where the Flink Kubernetes operator runs."""
+
     namespace: Label = Field("flink-operator", description="Namespace of the operator, which calls the job.")
 
 

@@ -93,7 +93,7 @@ class ReplicaChooser:
         best = self._policy.choose(demand, cached, fleet, now_s)
         with fleet.without((best,)):
             next_best = self._policy.choose(demand, cached, fleet, now_s)
-        # The prefix index learns its prompt only when it is sent.
+        # The prefix index records its prompt only when it is sent.
         placement.charge = self._take(best, RoutingRequest(demand.prompt_tokens), cached, now_s)
         first = dict.fromkeys((best, next_best))
         others = [name for name, number in self._numbers.items() if number not in first]

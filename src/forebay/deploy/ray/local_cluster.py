@@ -71,7 +71,7 @@ def start_local_cluster(
         raise DeployError(f"Ray's token: {error}") from None
     if token is None:
         _run(environment, program, "get-auth-token", "--generate")
-    # Ray lets all users write to its folder, from which it runs code; below a private one nobody reaches it.
+    # Ray runs code from its folder, to which all users may write: only a private parent protects it.
     # Longer paths than this one would not fit into the addresses of its sockets.
     folder = private_folder(Path(tempfile.gettempdir(), f"forebay-ray-{os.getuid()}"))
     places = [

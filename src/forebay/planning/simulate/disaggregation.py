@@ -85,7 +85,7 @@ class TwoPools:
         answers = []
         for prompt in prompts:
             here_s = prompt.first_token_s + self.transfer.seconds(prompt.prompt_tokens)
-            # Prefixes do not matter here: the whole KV cache comes over the network.
+            # Prefixes do not matter here: the whole KV cache is sent over the network.
             demand = replace(prompt.demand, blocks=())
             answers.append(SimRequest(prompt.index, here_s, demand, self.trace[prompt.index].output_tokens))
         answers.sort(key=lambda answer: (answer.arrived_s, answer.index))
