@@ -28,8 +28,10 @@ MAX_BURST_ERROR = 0.1
 MIN_WINDOWS = 100
 WINDOW_REQUESTS = 2.5
 MIN_WINDOW_S = 0.05
-"""Windows for the index of dispersion: short, because bursts within one are missed; not a multiple of the
-gap between requests, because even bursts would look constant."""
+"""Windows for the index of dispersion: short, because bursts within one are missed.
+
+Not a multiple of the gap between requests, because even bursts would look constant.
+"""
 MAX_BEHIND = 0.05
 """How much faster than answers requests may be sent."""
 MIN_REQUESTS = 100

@@ -1,7 +1,6 @@
 """The connectors by the name that a pipeline file uses.
 
-A new one is a folder or module and a line here, or a `feeds.feed.Feed`, of which `feeds.source` makes a
-source. May import `flink` and below.
+A new one is a folder or module and a line here, or a `feeds.feed.Feed`. May import `flink` and below.
 """
 
 from __future__ import annotations

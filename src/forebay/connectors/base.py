@@ -1,6 +1,6 @@
 """Settings of sources and sinks, and how they add themselves to a Flink job.
 
-Flink is imported only when a stream is built, so files are checked without it.
+Flink is imported only when a stream is built.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ class Written:
 
 
 class ConnectorSettings(Model):
-    """Base of the settings of sources and sinks."""
-
     type: str = Field(description="Name of the connector.")
     bound: ClassVar[frozenset[str] | None] = None
     """Keys that must not change when a job resumes. None: all."""
@@ -112,8 +110,6 @@ class SourceSettings(ConnectorSettings):
 
 
 class SinkSettings(ConnectorSettings):
-    """Base of the settings of sinks."""
-
     takes_dead_letters: ClassVar[bool] = True
     subtasks: ClassVar[int | None] = None
     """Number of writers; None: as many as the operator before it."""

@@ -1,7 +1,6 @@
 """How long a source may emit records in one call of its function.
 
-Meanwhile the task's barriers and timers wait, and a record without room downstream blocks until a request
-has finished.
+Meanwhile the task's barriers and timers wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waits before a vLLM is stopped until it has no request.
+"""Waits until a vLLM has no request, before it is stopped.
 
 Runs in the container, with the standard library only. Arguments: the most seconds to wait, vLLM's port.
 """

@@ -239,7 +239,7 @@ def sparse_layers(found: Fields, layers: int) -> int:
 
 
 def index_layers(found: Fields, layers: int) -> int:
-    """Of sparse attention (DeepSeek-V3.2 and GLM-5)."""
+    """Layers with their own indexer (DeepSeek-V3.2 and GLM-5)."""
     if kind_of(found) not in ("deepseek_v32", "glm_moe_dsa"):
         return 0
     types, pattern = found.get("indexer_types"), found.get("index_topk_pattern")

@@ -114,7 +114,7 @@ def weights_of(found: Fields, counts: LayerCounts, full: Attention, windowed: At
 
 
 def index_bytes_of(found: Fields, layers: int, value_bytes: float) -> float:
-    """Besides the latents: 8-bit keys, with four bytes of scale for each 128.
+    """Bytes per token, without the latents: 8-bit keys, with four bytes of scale for each 128.
 
     Latents in 8 bits have scales too; their rotary part has 16 bits.
     """

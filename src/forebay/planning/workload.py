@@ -17,7 +17,7 @@ from forebay.planning.simulate.traces import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """Of a mean request."""
+    """Seconds of a mean request in each phase."""
 
     prefill_s: float
     decode_s: float

@@ -218,7 +218,6 @@ class JetstreamFeed:
         return Received(window.snapshot(), raw, f"{self.name}@{place}/{digest}")
 
     async def _payloads(self, cursor_us: int | None) -> AsyncIterator[bytes]:
-        """Raises `FeedBroken` or `FeedRefused`."""
         import aiohttp  # takes a tenth of a second, and only the source needs it
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)

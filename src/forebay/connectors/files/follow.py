@@ -185,7 +185,6 @@ class FollowFolder(KeyedProcessFunction):
         self._scan_at_s = began_s + max(self._every_s, took_s / SCAN_SHARE)
 
     def _look_for_new(self, now_s: float) -> None:
-        """The next scan finds those that may be renamed files."""
         assert self._known is not None
         known = self._known
         # The next scan reports errors.
@@ -341,7 +340,6 @@ def _has_unread(entry: Known, found: Stamp) -> bool:
 
 
 def _key(path: str) -> str:
-    """State keys are text; file names need not be."""
     return os.fsencode(path).decode("latin-1")
 
 

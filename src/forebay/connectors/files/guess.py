@@ -1,4 +1,4 @@
-"""Guesses the encoding and the delimiter of files from their first bytes, for `forebay init` and the demo."""
+"""Guesses encoding and delimiter of files from their first bytes, for `forebay init` and the demo."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ DELIMITERS = (",", ";", "\t", "|")
 WESTERN = "cp1252"
 LETTERS = re.compile(rb"[\x8a\x8c\x8e\x9a\x9c\x9e\x9f\xc0-\xd6\xd8-\xf6\xf8-\xff]{1,2}")
 PUNCTUATION = bytes((0x80, 0x85, *range(0x91, 0x98), *range(0xA0, 0xC0)))
-"""Of `WESTERN`."""
 BEYOND_ASCII = re.compile(rb"(.?)([\x80-\xff]+)(.?)", re.S)
 
 

@@ -105,7 +105,7 @@ def cannot_read(path: str, error: Exception) -> SettingError:
 
 
 class LineFile:
-    """Each line is cut to `most` characters. Blocks. Raises one of `UNREADABLE`."""
+    """The lines of a file, each cut to `most` characters. Blocks. Raises one of `UNREADABLE`."""
 
     def __init__(self, part: LinePart, encoding: str, most: int, place: LinePlace) -> None:
         self._after = place
@@ -220,7 +220,7 @@ MAX_ROW_LINES = 10_000
 MAX_ROW_BYTES = 16 << 20
 
 Quote = Literal["closed", "open", "misplaced"]
-"""At the end of a line; misplaced: text follows a closing quote."""
+"""State at the end of a line. Misplaced: text follows a closing quote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def data_files(path: Path) -> list[Path]:
 
 
 def skipped_entries(path: Path) -> list[str]:
-    """With the reasons. Raises as `data_files`."""
+    """Entries and why they are not read. Raises as `data_files`."""
     try:
         entries = sorted(entries_of(path), key=itemgetter(0)) if path.is_dir() else []
         skipped = [(name, entry) for name, entry in entries if not is_data(entry)]
@@ -113,7 +113,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def name_in(root: Path, file: Path) -> str:
-    """For positions."""
+    """A file's name in positions."""
     base = os.path.basename(os.path.abspath(root))
     name = base if file == root else f"{base}/{file.relative_to(root).as_posix()}"
     return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -56,7 +56,7 @@ class LineReader:
 
     @property
     def longest_line(self) -> int:
-        """A dead letter's line holds a record with some bytes doubled."""
+        """More than any record: dead letters double some bytes."""
         longest = max(self.format.max_record_bytes, LONGEST_LINE_BYTES)
         return 2 * longest + BLOCK_BYTES if self.letters else longest
 
@@ -179,7 +179,7 @@ def starts_of(parts: Sequence[LinePart]) -> list[int]:
 
 
 class FilesReader:
-    """In order. Keeps a file open between calls. Blocks."""
+    """Reads the records of `parts` in order, with a file kept open between calls. Blocks."""
 
     def __init__(self, parts: Sequence[LinePart], reader: LineReader) -> None:
         self._parts = parts

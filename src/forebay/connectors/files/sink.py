@@ -241,7 +241,6 @@ class GrowingFiles:
         return sorted(moves, key=lambda move: (move.target, move.offset))
 
     def _committed(self) -> list[tuple[str, Path]]:
-        """By the time of their last line, those of one writer in its order."""
         found = ((path, HIDDEN.fullmatch(path.name)) for path in self._folder.iterdir())
         files = sorted(
             (path.stat().st_mtime_ns, name["writer"], int(name["count"]), name["job"], path)

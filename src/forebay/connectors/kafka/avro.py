@@ -1,7 +1,7 @@
 """Avro values as JSON values.
 
-Other readers trust the data: a few bytes can claim a list of a billion items, and a recursive schema crashes
-a reader written in C.
+Other readers trust the data: a few bytes can claim a billion items, and a recursive schema crashes a reader
+in C.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
 
 READ_S = 30.0
 LEAST_RECORDS = 500
-"""At first, for each partition: all records of a key are in one."""
+"""Read of each partition at first: all records of a key are in one."""
 MOST_RECORDS = 5000
 """Per call, about a second's work."""
 MOST_BYTES = 64 << 20
@@ -121,7 +121,6 @@ class FollowedTopic:
         self._read.clear()
 
     def _fetch(self, ends: dict[Any, int]) -> bool:
-        """Returns whether more is left."""
         consumer, wait = self._consumer, get_gateway().jvm.java.time.Duration.ofMillis(POLL_MS)
         size = sum(len(value) for _, value in self._read)
         before, moved_s, more = list[int](), self._monotonic_s(), True

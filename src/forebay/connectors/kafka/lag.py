@@ -1,7 +1,8 @@
-"""Count the records waiting in a job's topics: the partitions' ends minus the job's positions.
+"""Count the records waiting in a job's topics: the partitions' ends minus the job's positions
+(`currentOffset`).
 
-A position is a metric of Flink's source (`currentOffset`). Flink's `pendingRecords` showed 500 while 2,100
-waited, because records fetched count as read; committed offsets did not move for seven checkpoints.
+Flink's `pendingRecords` showed 500 while 2,100 waited, because records fetched count as read; committed
+offsets did not move for seven checkpoints.
 """
 
 from __future__ import annotations

@@ -202,7 +202,6 @@ def _limit(session: Any, url: str, clock: Clock) -> None:
 
 
 def _too_long(status: int) -> ForebayError:
-    """A long schema is the values' fault; a long error may pass."""
     words = f"the schema registry's answer is longer than {MAX_ANSWER_BYTES} bytes"
     return MalformedRecord(words) if status == 200 else RegistryAway(words)
 

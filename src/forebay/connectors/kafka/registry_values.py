@@ -74,7 +74,6 @@ class RegistryValues:
         return value
 
     def _reader(self, id: int | str) -> tuple[str, Read]:
-        """Raises `UnreadableValue` if the type is not supported."""
         schema = self._fetch(id)
         kind = schema.schema_type or "AVRO"
         if kind not in KINDS:

@@ -90,7 +90,8 @@ class Decider:
     missing.
 
     An old load changes nothing. Adds none while pods are rejected or do not become ready. While the load is
-    unknown, existing replicas count as needed, unless the fleet `begins_with_most` and none is ready.
+    unknown, existing replicas count as needed, unless the fleet `begins_with_most` and none of its
+    `limits.most` replicas is ready.
     """
 
     limits: ScalingLimits

@@ -1,6 +1,6 @@
 """Apply, list and delete through the API server, with errors that suggest a fix.
 
-Not by lightkube: manifests are sent unchanged, and the server checks every field.
+Without lightkube: manifests are sent unchanged.
 """
 
 from __future__ import annotations

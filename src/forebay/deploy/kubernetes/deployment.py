@@ -172,7 +172,7 @@ class Deployment:
 
     @property
     def ray_dashboard(self) -> str:
-        """Two during an upgrade."""
+        """Covers all heads: two during an upgrade."""
         return f"http://{self.name(RAY)}:{DASHBOARD_PORT}"
 
     @property

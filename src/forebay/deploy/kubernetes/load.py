@@ -103,7 +103,6 @@ def _settings(
 
 
 def _with_state_of_namespace(settings: DeploymentSpec, *, meant: bool) -> DeploymentSpec:
-    """Jobs that share state would share transactions and checkpoints."""
     if settings.pipeline is None:
         return settings
     state, namespace = settings.pipeline.state, settings.namespace
@@ -271,7 +270,6 @@ def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Itera
 
 
 def _written_in_pipeline(job: Job) -> Iterator[str]:
-    """In the job's ConfigMap; messages do not quote them."""
     for key in secrets_written_in(job.document):
         fix = (
             "the job has the variables of pipeline.secrets, such as AWS_SECRET_ACCESS_KEY, and files of "

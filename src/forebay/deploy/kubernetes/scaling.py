@@ -51,7 +51,6 @@ def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
 
 
 def _behavior(pool: Pool, scaling: ReplicaScaling, *, parts: int = 1) -> dict[str, Any]:
-    """Up at once, down later by one replica at a time."""
     # By default a tenth more or less counts as equal: from ten replicas on, one more would not start.
     exact = {"tolerance": "0"} if pool.limits.most * parts >= BLURRED_FROM else {}
     return {

@@ -1,6 +1,6 @@
 """Scales a fleet on Ray by the load of pipeline and gateway.
 
-If the dashboard's name has several addresses, one cluster is replacing another: each gets the share of its
+If the dashboard has several addresses, one cluster is replacing another: each gets the share of its
 `target_capacity`.
 """
 
@@ -152,6 +152,5 @@ def state_of(found: ServeApplication) -> DeploymentState:
 
 
 def _does_not_start(deployment: ServeDeployment) -> bool:
-    """New replicas do not become ready, other than replaced ones."""
     at_start = deployment.status == UNHEALTHY and deployment.trigger == STARTUP_FAILED
     return deployment.status == DEPLOY_FAILED or at_start

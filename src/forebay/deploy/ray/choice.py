@@ -1,4 +1,4 @@
-"""Which replica a program on a Ray cluster gets: the gateway's estimate, from a handle's own data. Pure.
+"""Which replica a program on a Ray cluster gets, estimated from a handle's own data.
 
 A handle sees no answers: first tokens are assumed at their expected time, and the oldest requests as ended
 if their replica reports fewer. Needs only the standard library and numpy.

@@ -164,7 +164,6 @@ async def _until(
 
 
 def _has_failed(found: ServeApplication) -> bool:
-    """After a failed health check Serve starts another replica."""
     deployment = found.deployments.get(DEPLOYMENT)
     goes_on = deployment is not None and deployment.trigger == HEALTH_CHECK_FAILED
     return found.status == DEPLOY_FAILED and not goes_on

@@ -1,4 +1,4 @@
-"""Forebay's router for programs that call a fleet by a handle of Ray Serve, which sends these classes by
+"""Forebay's router for programs that call a fleet by a handle of Ray Serve, which pickles these classes by
 value."""
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class Scenario:
     seed: int = 0
 
     def capacity_per_s(self) -> float:
-        """Of the whole trace, waiting at the start, round-robin, without cached prefixes."""
+        """Requests per second if the whole trace waits at the start, without cached prefixes."""
         bare = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in self.trace]
         requests = self.offer(bare, 0.0)
         self.serve(requests, dispatcher_for("round_robin"))

@@ -10,9 +10,11 @@ from forebay.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one step: it reads the weights (`step_s`), decodes a token of each sequence (`decode_s`,
-    and `context_s` per token of KV cache), and prefills (`prefill_s` per token, `attention_s` per pair of
-    tokens, `prefill_step_s` for any)."""
+    """Seconds of a step's parts: reading the weights (`step_s`), decoding (`decode_s` per sequence,
+    `context_s` per token of KV cache), and prefill.
+
+    Prefill: `prefill_s` per token, `attention_s` per pair of tokens, `prefill_step_s` for any.
+    """
 
     step_s: float
     decode_s: float
@@ -62,7 +64,7 @@ class EngineModel:
         object.__setattr__(self, "block_units", self.block_tokens // self.unit_tokens)
 
     def alone_s(self, prompt_tokens: int) -> float:
-        """To the first token, on an idle replica without a cache."""
+        """Seconds to the first token, on an idle replica without a cache."""
         budget, time = self.max_num_batched_tokens, self.step_time
         whole, rest = divmod(prompt_tokens, budget)
         seconds = time.prefill_run_s(whole, budget, 0) + whole * time.step_s
@@ -149,7 +151,8 @@ class PrefixCache:
                     del idle[block]
 
     def unpin(self, blocks: tuple[int, ...], computed: int) -> None:
-        """The last first, so that a prefix outlives what follows it. Blocks from `computed` on are empty."""
+        """Release the last first, so that a prefix outlives what follows it. Blocks from `computed` on are
+        empty."""
         users, idle = self.users, self.idle
         at = len(blocks)
         for block in reversed(blocks):

@@ -58,11 +58,10 @@ class SimRequest:
 class SimulatedReplica:
     """One replica in simulated time, with vLLM's scheduler (V1).
 
-    A step decodes a token of each sequence, gives the rest of its budget to prompts in order, and admits a
-    prompt only if its whole KV fits. The last admitted is preempted if memory runs short.
+    A step decodes a token of each sequence and gives the rest of its budget to prompts in order. A prompt is
+    admitted only if its whole KV fits. The last admitted is preempted if memory runs short.
 
-    Equal steps are skipped at once. Call `submit` in order of time and `fire` at `next_s`, `submit` first if
-    both are due.
+    Call `submit` in order of time and `fire` at `next_s`, `submit` first if both are due.
     """
 
     __slots__ = (
