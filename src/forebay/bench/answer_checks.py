@@ -11,9 +11,8 @@ from forebay.bench.metrics import output_tokens, prompt_tokens
 from forebay.bench.records import LoadRun, RequestRecord
 
 MAX_FAILED_SHARE = 0.001
-"""One failure in a hundred leaves the p99 open; one in a thousand moves it little."""
+"""One failure in a hundred leaves the p99 open."""
 MAX_WRONG_SHARE = 0.01
-"""Share of answers that may have a wrong length or count."""
 MAX_PROMPT_ERROR = 0.05
 MAX_TEMPLATE_TOKENS = 2
 """Allowed difference between the server's prompt count and ours: this share, or these tokens."""
@@ -23,7 +22,6 @@ MAX_COUNTER_ERROR = 0.01
 PROBE_TOKENS = 16
 """Allowed difference between the engine's count and the answers': a share, or one probe."""
 CLOCK_STEP_S = 0.001
-"""Timers may fire this much early, by the resolution of their clock."""
 MAX_ERROR_CHARS = 200
 
 

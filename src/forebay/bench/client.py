@@ -23,7 +23,6 @@ from forebay.processes import raise_file_limit
 
 TIMEOUT_S = 600.0
 START_S = 0.05
-"""Time for the work before the first request."""
 PROGRESS_S = 0.5
 AT_ONCE_S = 0.005
 """Requests due within this time need a connection each."""

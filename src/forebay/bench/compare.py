@@ -62,8 +62,6 @@ class LoadComparison(Generic[Run]):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Generic[Run]):
-    """`obstacles`: overruled reasons against the comparison."""
-
     loads: tuple[LoadComparison[Run], ...]
     obstacles: tuple[str, ...]
     changes: tuple[tuple[str, str, str], ...]
@@ -264,7 +262,6 @@ def _bad_runs(kind: FigureKind[Run], runs: Sequence[Run], where: str) -> Iterato
 
 
 def settings_unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yields (setting, value in A, value in B)."""
     a, b = dict(flattened(before)), dict(flattened(after))
     for setting in {**a, **b}:
         old, new = a.get(setting, "–"), b.get(setting, "–")

@@ -12,7 +12,7 @@ from forebay.bench.statistics import percentile, present, suffices
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 MAX_TOKENS = 100_000
-"""Limit of token gaps per answer: a server could report any number in a few bytes."""
+"""A server could report any number in a few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,6 @@ def output_tokens(record: RequestRecord) -> int | None:
 
 
 def prompt_tokens(record: RequestRecord) -> int | None:
-    """By the server's usage, else as sent."""
     return record.asked_prompt_tokens if record.prompt_tokens is None else record.prompt_tokens
 
 

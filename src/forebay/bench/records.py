@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an answer: when it was read, and its tokens if the server reports them."""
+    """`at_s`: when it was read. Tokens are the server's own count, if reported."""
 
     at_s: float
     tokens: int | None = None
@@ -48,8 +48,6 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class EngineSample:
-    """The engine's figures at one moment, by name."""
-
     at_s: float
     values: Mapping[str, float]
 

@@ -19,7 +19,6 @@ from forebay.processes import descendants
 PROC = Path("/proc")
 ROLLUP = "smaps_rollup"
 ENDED = "ended threads"
-"""For threads that ended between two readings."""
 USER_TICKS, SYSTEM_TICKS = 11, 12
 """Positions in a `stat` file, counted from the field after the name."""
 
@@ -60,7 +59,6 @@ def process_use(pid: int, proc: Path = PROC) -> ProcessUse:
 
 
 def used_between(before: ProcessUse, after: ProcessUse) -> dict[str, float]:
-    """Processor seconds between two readings by a thread's latest name."""
     found: dict[str, float] = {}
     for number, (name, processor_s) in after.threads.items():
         began_s = before.threads[number][1] if number in before.threads else 0.0

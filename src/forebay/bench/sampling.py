@@ -120,7 +120,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 EVERY_S = 1.0
 END_S = 30.0
-"""How long leaving the block waits for a slow source."""
 
 
 class Sampler:

@@ -266,7 +266,6 @@ def run_provenance(
 
 
 def run_sources(url: str, api_key: str | None, processes: Mapping[str, int]) -> list[Source]:
-    """The engine's figures, this machine's GPUs, and the named processes."""
     sources: list[Source] = [EngineSignals.at(url, api_key=api_key), GpuResources()]
     return [*sources, ProcessResources(processes)] if processes else sources
 

@@ -106,6 +106,7 @@ class SourceSettings(ConnectorSettings):
         return ""
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
+        """The encoded events and dead letters. Raises `SettingError`."""
         raise NotImplementedError
 
 
@@ -193,6 +194,7 @@ LinePattern = Annotated[str, Field(max_length=2000), AfterValidator(_pattern)]
 
 
 def check_line_time(time: str | None, pattern: str | None) -> None:
+    """Raise `ValueError` if `time` is not a field of the lines."""
     if time is not None and time not in (("text",) if pattern is None else groups_of(pattern)):
         raise wrong(
             f"expected a field of the lines as 'time', found {time}; name a part of a line with it: "

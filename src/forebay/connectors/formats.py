@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_DEPTH = 200
-"""Below the limits of the codec and other JSON readers."""
 NESTED = f"the record is nested deeper than {MAX_DEPTH} levels"
 
 BOM = b"\xef\xbb\xbf"

@@ -11,7 +11,6 @@ from forebay.pages.units import moment, shown
 MAX_TICKS = 6
 """Labels of a horizontal axis that fit on a phone."""
 MAX_LONG_TICKS = 4
-"""The same for times with seconds."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 STEPS_S = (
@@ -43,7 +42,6 @@ class Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Round values with their labels."""
         return [(value, shown(value)) for value in self._round_values()]
 
     def _round_values(self) -> list[float]:
@@ -73,7 +71,6 @@ class TimeAxis(Axis):
 
 
 def _time_form(time_s: float, step_s: float) -> str:
-    """Midnight is labelled with the date."""
     if step_s >= STEPS_S[-1]:
         return "%Y"
     if step_s >= DAY or (step_s >= HOUR and time_s % DAY == 0):

@@ -17,7 +17,6 @@ SINCE_START = "time since the start"
 HEIGHT = 220.0
 NAMED_ROW, NAME_LINE, NAMED_MIDDLE = 40.0, 14.0, 28.0
 BAR = 16.0
-"""The largest height of a bar."""
 MIN_ROW, MAX_ROW, MAX_HEIGHT = 3.0, 14.0, 480.0
 FROM_THE_EDGE = 5.0
 """In per cent; labels so near to an end of an axis are aligned with it."""
@@ -149,7 +148,6 @@ def line_figure(
 
 
 share_figure = partial(line_figure, y_unit=SHARE, y_high=1.0)
-"""A distribution: the share of samples up to each value."""
 
 
 def time_figure(
@@ -191,7 +189,6 @@ def span_figure(
     names: Sequence[str] = (),
     data: Table | None = None,
 ) -> Figure:
-    """Spans in rows over time, a colour for each layer."""
     low = start * unit.scale
     axis = Axis(low, max(end * unit.scale, low + 1e-9))
     row_height = None if names else min(max(MAX_HEIGHT / max(rows, 1), MIN_ROW), MAX_ROW)
@@ -259,7 +256,6 @@ def rows_drawing(
 
 
 def row_middle(number: int) -> float:
-    """For a named row."""
     return NAMED_ROW * number + NAMED_MIDDLE
 
 

@@ -37,7 +37,6 @@ def page(
 
 
 def fragment(template: str, block: str, **values: Any) -> str:
-    """One block of `template`."""
     found = environment().get_template(template)
     return "".join(found.blocks[block](found.new_context(values)))
 

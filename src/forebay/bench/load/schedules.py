@@ -127,8 +127,6 @@ class Ramp(Described, kind="ramp"):
 
 @dataclass(frozen=True, slots=True)
 class TraceReplay:
-    """The arrivals of a trace, `speed` times as fast."""
-
     arrivals_s: Sequence[float]
     speed: float = 1.0
     source: str = "trace"

@@ -32,8 +32,6 @@ class Described:
 
 
 class Lengths(Protocol):
-    """A distribution of token counts, each at least 1."""
-
     def draw(self, random: Random) -> int: ...
 
     def asked(self) -> dict[str, Any]: ...
@@ -52,8 +50,6 @@ class Exactly(Described, kind="exactly"):
 
 @dataclass(frozen=True, slots=True)
 class Uniform(Described, kind="uniform"):
-    """Both bounds are included."""
-
     low: int
     high: int
 

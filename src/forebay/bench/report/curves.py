@@ -39,7 +39,6 @@ def cumulative(values: Sequence[float]) -> Points:
 
 
 def response_and_service(run: LoadRun, name: str) -> tuple[list[float], list[float]]:
-    """Of `ttft` or `e2el`; answered requests only."""
     figures = [each for each in map(request_figures, run.records) if each is not None]
     response = [getattr(each, f"{name}_s") for each in figures]
     service = [getattr(each, f"service_{name}_s") for each in figures]
@@ -47,7 +46,7 @@ def response_and_service(run: LoadRun, name: str) -> tuple[list[float], list[flo
 
 
 def tokens_and_gaps(run: LoadRun) -> tuple[list[float], list[float], list[float]]:
-    """TPOT of each request; gaps between tokens and between chunks of all requests."""
+    """TPOT of each request; all gaps between tokens, and between chunks."""
     figures = [each for each in map(request_figures, run.records) if each is not None]
     return (
         present(each.tpot_s for each in figures),

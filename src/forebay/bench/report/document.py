@@ -44,8 +44,6 @@ def measured_run(run: LoadRun, slo: RequestSlo | None = None) -> MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of one command, in the order of measurement."""
-
     command: str
     runs: tuple[MeasuredRun, ...]
 

@@ -106,7 +106,6 @@ def _number(asked: Mapping[str, Any], name: str) -> float | None:
 
 HEADER = ("", "count", "mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 NARROW = (0, 2, 5, 6, 7, 8, 9)
-"""Columns for a terminal."""
 FIGURES = (
     ("ttft", "TTFT, response", True),
     ("service_ttft", "TTFT, service", True),

@@ -19,7 +19,6 @@ PER_USER = "tokens/sec/user"
 
 
 def aiperf_records(run: LoadRun) -> Iterator[dict[str, Any]]:
-    """One value per request, in the order of the records."""
     began_ns = wall_clock_ns(run.began_at)
     sessions: dict[str, int] = {}
     turns: dict[str, int] = {}

@@ -123,7 +123,6 @@ def _throughput_latency(named: Loads, name: str, words: str) -> Figure | None:
 
 
 MAX_DETAILED = 8
-"""Runs of a sweep that are shown with all charts."""
 MAX_SETTINGS = 200
 MAX_REASONS = 12
 MEANINGS = (

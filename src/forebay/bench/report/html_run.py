@@ -41,7 +41,6 @@ SIGNALS = {
     "prefix_cache_hit_share": ("share of prompt tokens from the prefix cache", SHARE),
     "preemptions": ("preemptions since the start", NUMBER),
 }
-"""Signals that are listed first, with their titles."""
 SUFFIXES = {
     "_memory_mb": (": memory, MB", NUMBER),
     "_cores": (": cores kept busy", NUMBER),
@@ -49,7 +48,6 @@ SUFFIXES = {
     "_busy": (": share of the time busy", SHARE),
 }
 TOTALS = ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
-"""Totals since the start, drawn in other ways."""
 
 
 def run_view(measured: MeasuredRun) -> dict[str, Any]:

@@ -27,7 +27,6 @@ GROUPS: Sequence[tuple[Colour, str, Sequence[str]]] = (
     ("blue", "decode", ("decode",)),
     ("green", "for the commit", ("release", "commit")),
 )
-"""Colours of the parts of an event's latency, and their stages."""
 MIN_SLOWEST = 10
 COURSES = (
     ("running", "waiting", "requests at the engine"),
@@ -36,7 +35,6 @@ COURSES = (
 
 
 def stream_page(measured: Sequence[MeasuredStream], command: str, findings: Sequence[str] = ()) -> str:
-    """The whole page; it loads nothing and needs no script."""
     run = measured[0].run
     count = sum(len(one.run.followed) for one in measured)
     step = -(-len(measured) // MAX_DETAILED)

@@ -24,7 +24,6 @@ VALUES_PER_BYTE = 4
 MAX_INDEXES = 100
 MAX_IMPORT_DEPTH = 50
 KNOWN_IMPORT = re.compile(r"(google/(?:protobuf|type)|confluent(?:/types?)?)/([a-z_]+)\.proto")
-"""Registries do not list these: every reader has them."""
 PACKAGES = {"confluent": "confluent_kafka.schema_registry.confluent"}
 
 

@@ -109,7 +109,7 @@ class ClusterCalls:
             return None
 
     def write_lease(self, name: str, found: LeaseState | None, spec: Mapping[str, Any]) -> None:
-        """Create a Lease, or replace `found`. Raises `DeploymentChanged` if it was written since."""
+        """Create a Lease, or replace `found`. Raises `DeploymentChanged` on another write."""
         metadata = {"name": name, "namespace": self.namespace}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         if found is None:

@@ -23,7 +23,6 @@ Array = NDArray[np.float64]
 MAX_FILE_BYTES = 256 << 20
 MOMENTS = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
 STARTS = (StepTime(0.01, 5e-5, 5e-8, 5e-5, 1e-9, 1e-3), StepTime(0.02, 1e-4, 1e-7, 1e-4, 1e-8, 1e-2))
-"""Starting points of the search, which may end in a local minimum."""
 FIELDS = ("step_s", "decode_s", "context_s", "prefill_s", "attention_s", "prefill_step_s")
 PROBE = 0.01
 LONGEST_MOVE = 0.7
