@@ -2,10 +2,9 @@
 
     from forebay import extend
 
-A package declares them in its `pyproject.toml` as entry points of the groups `forebay.connectors`,
-`forebay.applications` and `forebay.policies`; see `docs/how-to/extend.md`. Settings are pydantic models,
-described with `pydantic.Field`; mistakes in a pipeline file are reported with their line. Settings are read
-without Flink: import PyFlink, and everything else that is slow, in the method that needs it.
+A package declares them as entry points `forebay.connectors`, `forebay.applications` and `forebay.policies`
+(see `docs/how-to/extend.md`). Settings are pydantic models, read without Flink: import PyFlink, and all else
+that is slow, in the method that needs it.
 """
 
 from __future__ import annotations
@@ -90,8 +89,8 @@ class _Checked(ConnectorSettings):
 class SourceConnector(_Checked, SourceSettings):
     """A source of events, as the `source` of a pipeline file.
 
-    Subclass it and declare settings as fields. A restore uses the state of the stream's own operators: give
-    each a `uid`. A checkpoint is not resumed with other settings, unless `bound` limits which ones count.
+    Subclass it and declare settings as fields. Give each stream operator a `uid`: a restore finds its state
+    by it. A job resumes from a checkpoint only with the same settings; `bound` limits which ones count.
 
     >>> class Lines(extend.SourceConnector):
     ...     path: extend.LocalPath
@@ -124,11 +123,11 @@ class SourceConnector(_Checked, SourceSettings):
 
 
 class SinkConnector(_Checked, SinkSettings):
-    """A sink for the results of a pipeline file.
+    """A sink for the results of a pipeline file; with `takes_dead_letters`, also for its dead letters and
+    assignments.
 
-    With `takes_dead_letters`, also for its dead letters and assignments. Subclass it and declare settings as
-    fields. The guarantee depends on what `write` adds to the job: exactly once with a Flink sink that commits
-    with checkpoints, such as `FileSink`. Give it a `uid`. The folder in `directory` is created before the
+    Subclass it and declare settings as fields. Give the Flink sink a `uid`. One that commits with
+    checkpoints, such as `FileSink`, writes exactly once. The folder in `directory` is created before the
     start.
 
     >>> class Shout(extend.SinkConnector):
@@ -155,9 +154,9 @@ class SinkConnector(_Checked, SinkSettings):
 class Application(ApplicationSettings):
     """A stateful program for the `application` of a pipeline file and for `forebay run NAME`.
 
-    Subclass it, declare settings as fields, and return a program. The pipeline needs a `key`. A checkpoint is
-    not resumed with other settings, unless `bound` limits which ones count. `preset` has the other pipeline
-    settings of `forebay run NAME`.
+    Subclass it, declare settings as fields, and return a program. The pipeline needs a `key`. `bound` limits
+    the settings that must stay equal to resume from a checkpoint. `preset`: the other pipeline settings of
+    `forebay run NAME`.
 
     >>> class Count(fb.Program[int]):
     ...     def initial(self, key):
@@ -173,14 +172,11 @@ class Application(ApplicationSettings):
 
     needs_key: ClassVar[bool] = True
     max_state_bytes: ClassVar[int] = 262_144
-    """Limit for the state of a key. A step that exceeds it is undone, and its event becomes a dead letter."""
+    """Limit for the state of a key. A step that exceeds it is undone; its event becomes a dead letter."""
 
     def program(self, *, event_time: bool) -> Program[Any]:
-        """The program, which is pickled into the job.
-
-        `event_time`: whether the pipeline has event time. Called before anything starts, so that errors are
-        reported then.
-        """
+        """The program, which is pickled into the job. Called before anything starts, so errors are reported
+        then."""
         raise NotImplementedError
 
     def problems(self, pipeline: ApplicationView) -> Iterator[Problem]:
@@ -202,7 +198,7 @@ class FleetState(Protocol):
 
     @property
     def count(self) -> int:
-        """The number of entries; some may belong to replicas that have left."""
+        """Some entries may belong to replicas that have left."""
         ...
 
     @property
@@ -211,9 +207,7 @@ class FleetState(Protocol):
         ...
 
     @property
-    def available(self) -> NDArray[np.bool_]:
-        """Whether each may be chosen."""
-        ...
+    def available(self) -> NDArray[np.bool_]: ...
 
     @property
     def requests(self) -> Vector: ...
@@ -239,8 +233,8 @@ class FleetState(Protocol):
 class RoutingPolicy(Protocol):
     """Chooses the replica for a request; a pipeline names it under `routing`.
 
-    The entry point is a class or a function that is called with a seed and returns the policy. It may keep
-    state, but the same calls in the same order must give the same choices.
+    The entry point is called with a seed and returns the policy. The policy may keep state, but the same
+    calls in the same order must give the same choices.
 
     >>> class First:
     ...     def __init__(self, seed: int) -> None:
@@ -250,9 +244,9 @@ class RoutingPolicy(Protocol):
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: FleetState, now_s: float) -> int:
-        """The number of an available replica.
+        """The number of an available replica; must not block: it is called on the event loop for every
+        request.
 
-        `cached`: per replica, the number of the prompt's tokens in its prefix cache, estimated. Called on the
-        event loop for every request: it must not block.
+        `cached`: estimated tokens of the prompt in each replica's prefix cache.
         """
         ...

@@ -1,4 +1,4 @@
-"""What users measure with: load on a server, a pipeline end to end, and the reports of both.
+"""Load on a server, a pipeline end to end, and the reports of both.
 
 May import everything but `cli`.
 """

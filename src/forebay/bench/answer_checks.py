@@ -1,4 +1,4 @@
-"""Checks that a run's answers are those that were requested, with correct counts."""
+"""Checks that a run's answers have the requested lengths and correct counts."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from forebay.bench.metrics import output_tokens, prompt_tokens
 from forebay.bench.records import LoadRun, RequestRecord
 
 MAX_FAILED_SHARE = 0.001
-"""One failure in a hundred leaves the p99 open; one in a thousand moves it little."""
+"""One failure in a hundred leaves the p99 open."""
 MAX_WRONG_SHARE = 0.01
-"""Answers that may have a wrong length or count; rates move by no more."""
 MAX_PROMPT_ERROR = 0.05
 MAX_TEMPLATE_TOKENS = 2
-"""Difference allowed between the server's prompt count and ours: a share, or these tokens."""
+"""Allowed difference between the server's prompt count and ours: this share, or these tokens."""
 MAX_CACHED_SHARE = 0.01
 """Of prompts that share no prefix: a chat template is a smaller part of a long prompt."""
 MAX_COUNTER_ERROR = 0.01
 PROBE_TOKENS = 16
-"""Difference allowed between the engine's count and the answers': a share, or a probe."""
+"""Allowed difference between the engine's count and the answers': a share, or one probe."""
 CLOCK_STEP_S = 0.001
-"""Timers may fire this much early, by the resolution of their clock."""
 MAX_ERROR_CHARS = 200
 
 

@@ -23,12 +23,10 @@ from forebay.processes import raise_file_limit
 
 TIMEOUT_S = 600.0
 START_S = 0.05
-"""Time for the work before the first request."""
 PROGRESS_S = 0.5
 AT_ONCE_S = 0.005
-"""Requests due within this time need a connection each, however fast the answers are."""
+"""Requests due within this time need a connection each."""
 OTHER_FILES = 64
-"""Open files and sockets besides those of the load."""
 UNKNOWN = -1
 INTERRUPTED = "interrupted: the run was ended before the answer was complete"
 
@@ -97,19 +95,17 @@ async def run_load(
     on_progress: OnProgress | None = None,
     stop: asyncio.Event | None = None,
 ) -> LoadRun:
-    """Send `load` to the open `target`.
+    """Send `load` to the open `target`; each request ends with an error after `timeout_s`.
 
-    A late request delays no other. Each ends with an error after `timeout_s`. `stop` ends the run:
-    requests in flight are recorded as interrupted, unsent ones not at all.
+    `stop` ends the run: requests in flight are recorded as interrupted, unsent ones not at all.
     """
     return await _Run(target, load, timeout_s, on_progress, stop or asyncio.Event()).run()
 
 
 def check_files(load: RequestLoad) -> None:
-    """Make sure that this process may open as many sockets as `load` needs.
+    """Raise the soft limit of open files to what `load` needs, or `SetupError` if the hard limit is too low.
 
-    That is all of a closed loop, and the requests of an open loop due within one second. Raises the
-    soft limit, or `SetupError` if the hard one is too low.
+    An open loop needs a socket for each request due within one second.
     """
     needed = OTHER_FILES + (load.concurrency or _most_within(load, 1.0))
     most = raise_file_limit(needed)
@@ -121,7 +117,6 @@ def check_files(load: RequestLoad) -> None:
 
 
 def at_once(load: RequestLoad) -> int:
-    """The most requests that `load` sends at one moment; at least 1."""
     return max(1, load.concurrency or _most_within(load, AT_ONCE_S))
 
 

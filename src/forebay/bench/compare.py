@@ -1,4 +1,4 @@
-"""Differences between two benchmarks with their intervals, and whether the two are comparable."""
+"""Differences between two benchmarks with intervals, and whether the two are comparable."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Run = TypeVar("Run", bound=MeasuredRun | MeasuredStream)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`after` − `before` of one figure, with its 95 % interval; `unit`: s, /s or share. `low`,
-    `high`: None if unknown, as for the throughput of one run each."""
+    """`after` − `before` of one figure; `unit`: s, /s or share. `low`, `high`: its 95 % interval, or None if
+    unknown."""
 
     name: str
     unit: str
@@ -44,12 +44,11 @@ class Difference:
 
     @property
     def beyond_noise(self) -> bool | None:
-        """Whether the interval excludes 0; None without an interval."""
         return None if self.low is None or self.high is None else self.low > 0 or self.high < 0
 
     @property
     def better(self) -> bool | None:
-        """Whether `after` is better, beyond noise; None if the two do not differ beyond noise."""
+        """None if the two do not differ beyond noise."""
         return (self.after > self.before) == self.higher_is_better if self.beyond_noise else None
 
 
@@ -63,8 +62,6 @@ class LoadComparison(Generic[Run]):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Generic[Run]):
-    """`obstacles`: reasons against the comparison that were overruled."""
-
     loads: tuple[LoadComparison[Run], ...]
     obstacles: tuple[str, ...]
     changes: tuple[tuple[str, str, str], ...]
@@ -79,7 +76,7 @@ def compare_runs(
 ) -> Comparison[Run]:
     """Compare runs of one kind load by load; blocks for seconds.
 
-    Raises `SettingError` with all reasons against it. With `anyway`, only if no load is in both.
+    Raises `SettingError` with all reasons against it; with `anyway`, only if the two share no load.
     """
     pairs, obstacles = _pairs(kind, before, after)
     obstacles += _other_settings(before, after)
@@ -122,7 +119,7 @@ def _difference_document(one: Difference) -> dict[str, Any]:
 def differences(
     before: Sequence[Run], after: Sequence[Run], figures: Sequence[ComparedFigure[Run]]
 ) -> Iterator[Difference]:
-    """Figures that both have; intervals are over repeats if both have two or more, else over requests."""
+    """Intervals are over repeats if both have two or more, else over requests."""
     for figure in figures:
         a, b = present(map(figure.of_run, before)), present(map(figure.of_run, after))
         if len(a) == len(before) and len(b) == len(after):
@@ -161,8 +158,8 @@ class ComparedFigure(Generic[Run]):
 
 @dataclass(frozen=True, slots=True)
 class FigureKind(Generic[Run]):
-    """What is compared for one kind of runs. `load`: what runs of one load share; `settings`: what
-    else may differ; `unlike`: reasons against comparing two."""
+    """How to compare one kind of runs. `load`: what runs of one load share; `unlike`: reasons against
+    comparing two."""
 
     loads: Callable[[Sequence[Run]], Sequence[tuple[str, Sequence[Run]]]]
     load: Callable[[Run], Mapping[str, Any]]
@@ -246,7 +243,6 @@ def _pairs(
 
 
 def _other_settings(before: Sequence[Run], after: Sequence[Run]) -> Iterator[str]:
-    """Settings that must be equal for both to do the same work, and differ."""
     for setting in SAME_NEEDED:
         found = [sorted({str(one.run.provenance.get(setting)) for one in runs}) for runs in (before, after)]
         if found[0] != found[1]:
@@ -266,7 +262,6 @@ def _bad_runs(kind: FigureKind[Run], runs: Sequence[Run], where: str) -> Iterato
 
 
 def settings_unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Differences between two trees of settings: (setting, value in A, value in B)."""
     a, b = dict(flattened(before)), dict(flattened(after))
     for setting in {**a, **b}:
         old, new = a.get(setting, "–"), b.get(setting, "–")

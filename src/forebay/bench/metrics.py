@@ -1,5 +1,4 @@
-"""The figures of a run, each defined once. docs/reference/measures.md has the formulas and other tools'
-definitions."""
+"""The figures of a run; docs/reference/measures.md has the formulas and other tools' definitions."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from forebay.bench.statistics import percentile, present, suffices
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 MAX_TOKENS = 100_000
-"""Limit of token gaps per answer: a server could claim any number in a few bytes."""
+"""A server could report any number in a few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFigures:
-    """One answered request, in seconds; None if unknown. *Response* times start when it was due,
-    *service* times when it was sent. docs/reference/measures.md has the formulas."""
+    """One answered request, in seconds; None if unknown. *Response* times start when it was due, *service*
+    times when it was sent."""
 
     schedule_delay_s: float
     ttft_s: float | None
@@ -46,7 +45,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class RequestSlo:
-    """Objectives for an answer, in seconds from when it was due; None: no bound."""
+    """Objectives in seconds from when the request was due; None: no bound."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -57,9 +56,8 @@ class RequestSlo:
 class RunFigures:
     """The figures of a run; rates are over `duration_s`.
 
-    `distributions`: by name, absent without samples; `token_gap` and `chunk_gap` pool all requests.
-    Token rates are None if an answer has no count. `goodput`: share of all offered requests that
-    met the objectives.
+    `distributions`: by name, absent without samples. Token rates are None if an answer has no count.
+    `goodput`: share of all offered requests that met the objectives.
     """
 
     offered: int
@@ -107,12 +105,11 @@ def output_tokens(record: RequestRecord) -> int | None:
 
 
 def prompt_tokens(record: RequestRecord) -> int | None:
-    """The tokens of the prompt by the server's usage, else as sent."""
     return record.asked_prompt_tokens if record.prompt_tokens is None else record.prompt_tokens
 
 
 def token_times(record: RequestRecord) -> list[float]:
-    """When each token's chunk arrived; empty if tokens per chunk are unknown or too many."""
+    """Arrival of each token's chunk; empty if tokens per chunk are unknown or too many."""
     reported = _chunk_tokens(record)
     if reported is not None and reported > MAX_TOKENS:
         return []
@@ -124,7 +121,6 @@ def token_times(record: RequestRecord) -> list[float]:
 
 
 def is_good(record: RequestRecord, slo: RequestSlo) -> bool:
-    """Whether a request was answered and met all objectives."""
     figures = request_figures(record)
     return figures is not None and _keeps(figures, output_tokens(record), slo)
 
@@ -170,7 +166,7 @@ def run_figures(run: LoadRun, slo: RequestSlo | None = None) -> RunFigures:
 
 
 def distribution(values: Sequence[float]) -> Distribution | None:
-    """The distribution of these samples; None without any."""
+    """None without samples."""
     if not values:
         return None
     ordered, count = sorted(values), len(values)

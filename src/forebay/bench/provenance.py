@@ -25,7 +25,7 @@ PACKAGES = ("forebay", "aiohttp", "httptools", "orjson", "uvloop")
 HASHED_AT_ONCE = 1 << 20
 MAX_WORD_CHARS = 500
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve", "asimd")
-"""Widest first: each may make an engine several times faster than the next."""
+"""Widest first: each may make an engine several times as fast as the next."""
 
 
 def provenance(
@@ -40,10 +40,9 @@ def provenance(
     data: Path | None = None,
     secrets: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The origin of a run as JSON values, without secrets, environment variables and Nones.
+    """The origin of a run as JSON values, without secrets and environment variables.
 
-    `processes`: process numbers by name, for their command lines. `data`: a file, by name and
-    SHA-256.
+    `processes`: process numbers by name, for their command lines. `data`: a file, by name and SHA-256.
     """
     known = tuple(secrets)
     lines = {name: command_of(pid, known) for name, pid in (processes or {}).items()}
@@ -78,7 +77,6 @@ def machine() -> dict[str, Any]:
 
 
 def widest(features: frozenset[str]) -> str | None:
-    """The widest known vector instructions of a processor, or None."""
     return next((name for name in INSTRUCTIONS if name in features), None)
 
 
@@ -93,7 +91,7 @@ def versions() -> dict[str, str]:
 
 
 def command_of(pid: int, secrets: Iterable[str] = ()) -> str | None:
-    """The command line of a process with its secrets hidden; None if it cannot be read."""
+    """Secrets are hidden; None if it cannot be read."""
     try:
         words = psutil.Process(pid).cmdline()
     except psutil.Error:
@@ -110,8 +108,7 @@ def file_hash(path: Path) -> str:
 
 
 def hidden_command(words: Sequence[str], secrets: Iterable[str] = ()) -> str:
-    """A shell command line without its secrets: values of secret options, text that looks like a
-    key, users and queries of URLs, and all of `secrets`."""
+    """A shell command line without secret options, likely keys, users and queries of URLs, and `secrets`."""
     found: list[str] = []
     # An option may have several values, up to the next word that begins with two dashes.
     first = more = False

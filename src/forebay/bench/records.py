@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an answer with content: when it was read, and its tokens if the server reports them."""
+    """`at_s`: when it was read. Tokens are the server's own count, if reported."""
 
     at_s: float
     tokens: int | None = None
@@ -19,9 +19,8 @@ class Chunk:
 class RequestRecord:
     """One request and its answer.
 
-    `due_s`: in a closed loop, when its slot became free. `sent_s`: just before its first byte was
-    written; None: never. `chunks`: pieces with content. Token counts are the server's own, or None.
-    `error`: without secrets; None: fully answered.
+    `due_s`: in a closed loop, when its slot became free. `sent_s`: just before its first byte was written;
+    None: never. Token counts are the server's own, or None. `error` None: fully answered.
     """
 
     index: int
@@ -49,8 +48,6 @@ class RequestRecord:
 
 @dataclass(frozen=True, slots=True)
 class EngineSample:
-    """The engine's figures at one moment, by name (see `engine_signals`)."""
-
     at_s: float
     values: Mapping[str, float]
 
@@ -59,8 +56,7 @@ class EngineSample:
 class LoadRun:
     """The result of a run under one load.
 
-    `began_at`: ISO 8601 in UTC. `asked`: the requested load. `complete`: False if interrupted; the
-    records are those until then.
+    `began_at`: ISO 8601 in UTC. `asked`: the requested load. `complete`: False if interrupted.
     """
 
     began_at: str
@@ -76,9 +72,8 @@ class LoadRun:
 class LoadRequest:
     """One request to send.
 
-    `due_s`: after the start of the run; None in a closed loop. `prompt`: text or token ids.
-    `output_tokens`: at most, and at least if `exact`. Requests of one `group` share a prefix; those
-    of one `session` are its turns, in order.
+    `due_s`: after the start of the run; None in a closed loop. `output_tokens`: at most, and at least if
+    `exact`. Requests of one `group` share a prefix; those of one `session` are its turns, in order.
     """
 
     index: int

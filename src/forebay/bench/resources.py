@@ -1,4 +1,4 @@
-"""Use of processor, memory and GPUs: of processes, and of other programs meanwhile."""
+"""Use of processor, memory and GPUs, by the measured processes and by other programs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from forebay.processes import descendants
 PROC = Path("/proc")
 ROLLUP = "smaps_rollup"
 ENDED = "ended threads"
-"""Stands for threads that ended between two readings."""
 USER_TICKS, SYSTEM_TICKS = 11, 12
 """Positions in a `stat` file, counted from the field after the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """Since the process started. `threads`: name and processor seconds of living ones. `memory_mb`:
-    10^6 bytes now, shared pages by proportion (PSS)."""
+    """Since the process started. `threads`: processor seconds of living ones. `memory_mb`: PSS in 10^6
+    bytes."""
 
     processor_s: float
     memory_mb: float
@@ -35,7 +34,7 @@ class ProcessUse:
 
 
 def check_proc(proc: Path = PROC) -> None:
-    """Raise `SetupError` if this system does not report the processor time of threads."""
+    """Raise `SetupError` if this system does not report processor times of threads."""
     if not (proc / "self" / "task").is_dir() or not (proc / "self" / ROLLUP).is_file():
         raise SetupError(
             f"the processor time of threads is read from {proc}, which this system does not have: measure "
@@ -44,7 +43,7 @@ def check_proc(proc: Path = PROC) -> None:
 
 
 def process_use(pid: int, proc: Path = PROC) -> ProcessUse:
-    """Read a process's use so far. Raises `LaunchError` if it has ended."""
+    """Raises `LaunchError` if the process has ended."""
     folder = proc / str(pid)
     try:
         _, processor_s = _stat(folder / "stat")
@@ -60,7 +59,6 @@ def process_use(pid: int, proc: Path = PROC) -> ProcessUse:
 
 
 def used_between(before: ProcessUse, after: ProcessUse) -> dict[str, float]:
-    """Processor seconds between two readings by a thread's latest name."""
     found: dict[str, float] = {}
     for number, (name, processor_s) in after.threads.items():
         began_s = before.threads[number][1] if number in before.threads else 0.0
@@ -82,8 +80,7 @@ MAX_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ProcessorUse:
-    """Processor seconds since boot: of all usable cores, with time stolen by the host; and our
-    own."""
+    """Processor seconds since boot: of all usable cores, with time stolen by the host; and our own."""
 
     at_s: float
     all_s: float
@@ -124,8 +121,8 @@ def disturbed(others_cores: float, cores: int) -> str | None:
 
 
 class ProcessResources:
-    """A `Source` for processes with their descendants: `NAME_cores` (mean since the previous
-    reading) and `NAME_memory_mb` (10^6 bytes, PSS). Ended ones are absent."""
+    """A `Source`: `NAME_cores` (mean since the previous reading) and `NAME_memory_mb` (10^6 bytes, PSS),
+    with descendants. Ended processes are absent."""
 
     def __init__(self, processes: Mapping[str, int], *, now_s: Callable[[], float] = time.monotonic) -> None:
         check_proc()
@@ -158,8 +155,6 @@ class ProcessResources:
 
 
 class Gpu(Protocol):
-    """One GPU's values from NVML; see `gpus`."""
-
     name: str
     driver: str
 
@@ -167,8 +162,7 @@ class Gpu(Protocol):
 
 
 class GpuResources:
-    """A `Source`: for GPU i `gpu{i}_busy` (share of the last second), `gpu{i}_memory_mb` (10^6
-    bytes), `gpu{i}_power_w`."""
+    """A `Source`: `gpu0_busy` (share of the last second), `gpu0_memory_mb` (10^6 bytes), `gpu0_power_w`."""
 
     def __init__(self, found: tuple[Gpu, ...] | None = None) -> None:
         self._gpus = gpus() if found is None else found
@@ -182,7 +176,7 @@ class GpuResources:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """The GPUs of this machine, by NVML; empty without a GPU or without the package `nvidia-ml-py`."""
+    """Empty without a GPU or without the package `nvidia-ml-py`."""
     try:
         import pynvml  # type: ignore[import-not-found,unused-ignore]
     except ImportError:

@@ -26,15 +26,14 @@ TIMEOUT_S = 5.0
 MAX_BYTES = 8 << 20
 
 Source = Callable[[], Mapping[str, float]]
-"""Returns figures by name. May block; called in a thread."""
+"""Returns figures by name. May block; called on a thread."""
 Fetch = Callable[[], str]
 """Returns the text of `/metrics`. Raises `OSError` if it cannot be read."""
 
 
 class EngineSignals:
-    """A `Source` of the engine's gauges, totals since the first reading, and
-    `prefix_cache_hit_share` since the previous reading. What the engine does not report is
-    absent."""
+    """A `Source` of gauges, totals since the first reading, and `prefix_cache_hit_share` since the previous
+    one."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
@@ -43,7 +42,7 @@ class EngineSignals:
 
     @classmethod
     def at(cls, url: str, *, api_key: str | None = None) -> EngineSignals:
-        """The source for the engine at `url`. Raises `SettingError` if that is not an engine's URL."""
+        """Raises `SettingError` if `url` is not an engine's."""
         fetch = _fetcher(url, METRICS_PATH, api_key)
         return cls(lambda: fetch(MAX_BYTES).decode("utf-8", "replace"))
 
@@ -76,8 +75,7 @@ class EngineSignals:
 
 
 def engine_signals(urls: Sequence[str], *, api_key: str | None = None) -> list[Source]:
-    """A source for each engine; with several, names begin with `engine0_` and so on. Raises as
-    `EngineSignals.at`."""
+    """A source for each engine; with several, names begin with `engine0_`. Raises as `EngineSignals.at`."""
     each: list[Source] = [EngineSignals.at(url, api_key=api_key) for url in urls]
     if len(each) == 1:
         return each
@@ -89,8 +87,7 @@ def _named(prefix: str, source: Source) -> Source:
 
 
 def fetch_version(url: str, *, api_key: str | None = None) -> str | None:
-    """The version that the engine at `url` reports (vLLM's `/version`), or None; blocks for
-    seconds."""
+    """vLLM's `/version`, or None; blocks for seconds."""
     fetch = _fetcher(url, VERSION_PATH, api_key)
     try:
         document: Any = orjson.loads(fetch(MAX_VERSION_BYTES))
@@ -123,12 +120,13 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 EVERY_S = 1.0
 END_S = 30.0
-"""How long leaving the block waits for a slow source."""
 
 
 class Sampler:
-    """Reads all sources every `every_s`, at least once before and after the block's work. Sources
-    that raise `OSError` or a `ForebayError` give nothing at that moment."""
+    """Reads all sources every `every_s`, at least once before and after the block's work.
+
+    Sources that raise `OSError` or a `ForebayError` are skipped at that moment.
+    """
 
     def __init__(
         self,
@@ -147,7 +145,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
 
     def samples(self, began_at: str) -> tuple[EngineSample, ...]:
-        """The samples, in seconds after this wall-clock moment: the `began_at` of a run."""
+        """The samples, in seconds after this wall-clock moment."""
         began_s = datetime.fromisoformat(began_at).timestamp()
         return tuple(EngineSample(at_s - began_s, values) for at_s, values in self._seen if values)
 

@@ -80,11 +80,10 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What is sent, and when.
+    """Options of the load, each rate or concurrency a run, repeated `repeats` times.
 
-    At most one of `rates`, `concurrencies`, `ramp`, `bursts` and `trace`; each rate or concurrency
-    is a run, repeated `repeats` times. An infinite rate: all at once. `exact` None: as the workload
-    decides.
+    At most one of `rates`, `concurrencies`, `ramp`, `bursts` and `trace`. An infinite rate: all at once.
+    `exact` None: as the workload decides.
     """
 
     rates: Sequence[float] = ()
@@ -108,8 +107,7 @@ class LoadOptions:
     repeats: int = 1
 
     def plan(self, *, texts: bool) -> list[ServePlan]:
-        """All runs in order; `texts`: for a server that takes no token ids. Raises
-        `SettingError`."""
+        """All runs in order. `texts`: the server accepts no token ids. Raises `SettingError`."""
         trace = None if self.trace is None else read_trace(self.trace)
         workload = self._workload(trace, texts=texts)
         plans = []
@@ -122,7 +120,7 @@ class LoadOptions:
         return plans
 
     def schedules(self) -> list[Schedule | ClosedLoop]:
-        """The schedule of each run. Raises as `plan` does."""
+        """Raises as `plan`."""
         return self._schedules(None if self.trace is None else read_trace(self.trace))
 
     def _filled(self, schedule: Schedule | ClosedLoop, requests: int) -> Schedule | ClosedLoop:
@@ -245,7 +243,6 @@ def serve_runs(
     origin: Mapping[str, Any] | None = None,
     sources: Callable[[], Sequence[Source]] = tuple,
 ) -> Iterator[MeasuredRun]:
-    """Make the runs one after the other and yield each as it ends."""
     for plan in plans:
         with Sampler(sources()) as sampler:
             run = measure(target, plan.load(), timeout_s=timeout_s, on_progress=on_progress)
@@ -259,7 +256,6 @@ def serve_runs(
 def run_provenance(
     url: str, api_key: str | None, *, data: Path | None, processes: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """The provenance of this command, with the engine's version if it reports one."""
     return provenance(
         command=["forebay", *sys.argv[1:]],
         engine_version=fetch_version(url, api_key=api_key),
@@ -270,7 +266,6 @@ def run_provenance(
 
 
 def run_sources(url: str, api_key: str | None, processes: Mapping[str, int]) -> list[Source]:
-    """What is sampled during a run: the engine's figures, this machine's GPUs, and the named processes."""
     sources: list[Source] = [EngineSignals.at(url, api_key=api_key), GpuResources()]
     return [*sources, ProcessResources(processes)] if processes else sources
 

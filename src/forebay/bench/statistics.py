@@ -1,4 +1,4 @@
-"""Percentiles if there are enough samples, and confidence intervals of means and of differences."""
+"""Percentiles, and confidence intervals of means and of differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_BEYOND = 10
-"""Samples that must lie beyond a percentile: 1,000 samples for p99, 100 for p90."""
+"""Samples that must lie beyond a percentile: 1,000 samples for p99."""
 CONFIDENCE = 0.95
 
 
@@ -21,10 +21,8 @@ def present(values: Iterable[float | None]) -> list[float]:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value below which `percent` of 100 samples lie; `ordered` is sorted and not empty.
-
-    Interpolates linearly, numpy's default (type 7 of Hyndman and Fan, 1996).
-    """
+    """`ordered` is sorted and not empty. Interpolates linearly, numpy's default (type 7 of Hyndman and Fan,
+    1996)."""
     place = (len(ordered) - 1) * percent / 100
     below = math.floor(place)
     if below + 1 >= len(ordered):
@@ -35,7 +33,6 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def suffices(count: int, percent: float) -> bool:
-    """Whether `count` samples are enough for this percentile: `MIN_BEYOND` lie beyond it."""
     if percent == 50:
         return count > 0
     # In thousandths of a percent, so that rounding does not decide.
@@ -51,8 +48,7 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """The mean over repeats with its interval, mean ± t · s / √n (Student 1908); None with fewer
-    than two. Assumes normal scatter."""
+    """Mean ± t · s / √n (Student 1908); None with fewer than two. Assumes normal scatter."""
     if len(values) < 2:
         return None
     mean, variance = _moments(values)
@@ -61,8 +57,8 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
 
 
 def difference_interval(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """(mean of `after`) − (mean of `before`) with Welch's interval (1947); None if either has fewer
-    than two. Degrees of freedom are rounded down, which widens it."""
+    """Welch's interval (1947); None if either has fewer than two. Degrees of freedom are rounded down, which
+    widens it."""
     if len(before) < 2 or len(after) < 2:
         return None
     (mean_a, variance_a), (mean_b, variance_b) = _moments(before), _moments(after)
@@ -108,7 +104,7 @@ def _moments(values: Sequence[float]) -> tuple[float, float]:
 
 RESAMPLES = 2000
 AT_ONCE = 2_000_000
-"""Values drawn at a time: 16 MB."""
+"""16 MB."""
 
 
 def bootstrap_difference(
@@ -120,8 +116,8 @@ def bootstrap_difference(
 ) -> tuple[float, float]:
     """The interval of (statistic of `after`) − (statistic of `before`); blocks. Deterministic.
 
-    `percent` None: the mean. Both inputs are ordered by due time. Neighbours share a queue, so
-    whole blocks of √n are drawn (circular block bootstrap, Politis and Romano 1992).
+    `percent` None: the mean. Both inputs are ordered by due time: neighbours share a queue, so blocks of √n
+    are drawn (circular block bootstrap, Politis and Romano 1992).
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""The verdict on a run: VALID, or INVALID with every reason; checks of how the load was sent."""
+"""The verdict on a run: VALID, or INVALID with every reason."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.statistics import percentile, suffices
 
 MAX_LATE_S = 0.005
-"""A request sent later than this is the client's fault, not the server's."""
+"""A request sent later is the client's fault, not the server's."""
 MAX_LATE_OF_TTFT = 0.01
 """A delay below this share of the median service time to first token changes no figure."""
 MAX_LATE_OF_BURST = 0.01
 """Requests due at the same moment are sent one after the other."""
 MAX_LATE_SHARE = 0.01
-"""Share of requests that may be late: the p99 of the delay is then within the bound."""
+"""With this share of late requests, the p99 of the delay is within the bound."""
 MAX_RATE_ERROR = 0.01
-"""Between the rate sent and the rate due: as much as repeats differ."""
+"""Between the rates sent and due; repeats differ by as much."""
 MAX_MOVED = 0.05
-"""Allowed difference between the rate due and the rate requested."""
+"""Between the rates due and requested."""
 MAX_BURST_ERROR = 0.1
 """Between the indexes of dispersion sent and due, relative to the larger of the latter and 1."""
 MIN_WINDOWS = 100
 WINDOW_REQUESTS = 2.5
 MIN_WINDOW_S = 0.05
-"""Windows for the index of dispersion: short, because bursts within one are not seen; not a whole
-number of requests long, because even bursts would look constant."""
+"""Windows for the index of dispersion: short, because bursts within one are missed.
+
+Not a multiple of the gap between requests, because even bursts would look constant.
+"""
 MAX_BEHIND = 0.05
 """How much faster than answers requests may be sent."""
 MIN_REQUESTS = 100
@@ -207,7 +209,7 @@ def _due_and_sent(run: LoadRun) -> tuple[list[float], list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reasons`: why the run is invalid; empty: it is valid."""
+    """`reasons`: empty if the run is valid."""
 
     reasons: tuple[str, ...]
     notes: tuple[str, ...]

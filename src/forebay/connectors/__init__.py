@@ -1,7 +1,6 @@
 """The connectors by the name that a pipeline file uses.
 
-A new one is a folder or module and a line here, or a `feeds.feed.Feed`, of which `feeds.source` makes a
-source. May import `flink` and below.
+A new one is a folder or module and a line here, or a `feeds.feed.Feed`. May import `flink` and below.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ def _is(given: object, base: type) -> bool:
 
 
 def _names(own: Mapping[str, object]) -> list[str]:
-    """Whether another package's connector is a source or a sink is unknown until it is loaded."""
     return [*own, *(name for name in CONNECTORS.names() if name not in CONNECTORS.own)]
 
 
@@ -78,7 +76,6 @@ def find_sink(name: str) -> type[SinkSettings] | None:
 
 
 def find_dead_letter_sink(name: str) -> type[SinkSettings] | None:
-    """None also if the sink does not accept dead letters."""
     found = find_sink(name)
     if found is not None and not found.takes_dead_letters:
         if name not in CONNECTORS.own:

@@ -1,6 +1,6 @@
 """Settings of sources and sinks, and how they add themselves to a Flink job.
 
-Flink is imported only when a stream is built, so a file can be checked without it.
+Flink is imported only when a stream is built.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 Problem = tuple[str, str]
-"""The path of a key in the pipeline file, and what is wrong there."""
+"""The path of a key in the pipeline file, and its mistake."""
 RESULTS, DEAD_LETTERS, ASSIGNMENTS = "results", "dead-letters", "assignments"
 HIDDEN_QUERY = "..."
 
@@ -40,16 +40,13 @@ class PipelineView(Protocol):
     @property
     def event_time(self) -> object | None: ...
 
-    def sinks(self) -> Mapping[str, SinkSettings]:
-        """Those of results, dead letters and assignments, by their keys."""
-        ...
+    def sinks(self) -> Mapping[str, SinkSettings]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """`what`: `RESULTS`, `DEAD_LETTERS` or `ASSIGNMENTS`. `job`: its id, empty if unknown. `transactions`: in
-    the ids of Kafka transactions. `run`: a sink whose output cannot be counted afterwards counts under this
-    id. `grows`: see `GrowingSinks`."""
+    """`job`: its id, empty if unknown. `transactions`: part of the ids of Kafka transactions. `run`: the id
+    of counts, if the output cannot be counted afterwards."""
 
     what: str
     pipeline: str
@@ -60,22 +57,20 @@ class Written:
 
 
 class ConnectorSettings(Model):
-    """Base of the settings of sources and sinks."""
-
     type: str = Field(description="Name of the connector.")
     bound: ClassVar[frozenset[str] | None] = None
-    """Keys that must not change when a job resumes from a checkpoint. None: all keys."""
+    """Keys that must not change when a job resumes. None: all."""
 
     def summary(self) -> str:
-        """One line for people, without secrets."""
+        """One line, without secrets."""
         return self.type
 
     def check(self, key: str) -> None:
-        """Raise `SettingError` if something is missing. `key`: the path of these settings in the file.
-        Blocks on the file system."""
+        """Raise `SettingError` if a requirement is missing; blocks. `key`: the path of these settings in the
+        file."""
 
     def check_secrets(self, key: str) -> None:
-        """Raise `SettingError` if one of its secrets is missing on this machine."""
+        """Raise `SettingError` if a secret is missing on this machine."""
         for name, secret in secrets_in(self):
             try:
                 read_secret(secret.ref())
@@ -90,7 +85,7 @@ class ConnectorSettings(Model):
 
 class SourceSettings(ConnectorSettings):
     uid: ClassVar[str] = "source"
-    """Flink finds the source's state by this operator id."""
+    """Flink finds the source's state by it."""
 
     def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
         return iter(())
@@ -99,17 +94,15 @@ class SourceSettings(ConnectorSettings):
         return 1
 
     def first_records(self) -> Iterator[Event | DeadLetter]:
-        """The first records, as far as they are available before the start; must not block or have side
-        effects.
-        """
+        """Available before the start; must not block or have side effects."""
         return iter(())
 
     def warnings(self) -> list[str]:
-        """Warnings to show before the start. Blocks."""
+        """Blocks."""
         return []
 
     def why_unread(self) -> str:
-        """Why a running pipeline reads nothing new, if it can be seen from here. Blocks for some seconds."""
+        """Why a running pipeline reads nothing new, if known. Blocks for some seconds."""
         return ""
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
@@ -118,30 +111,25 @@ class SourceSettings(ConnectorSettings):
 
 
 class SinkSettings(ConnectorSettings):
-    """Base of the settings of sinks."""
-
     takes_dead_letters: ClassVar[bool] = True
     subtasks: ClassVar[int | None] = None
-    """Number of writers; None: the parallelism of the operator before it."""
+    """Number of writers; None: as many as the operator before it."""
 
     def directory(self) -> str | None:
-        """Created before the start; None if it does not write to a directory."""
+        """Created before the start; None: no directory."""
         return None
 
     def attach(self, records: DataStream, written: Written) -> DataStream | None:
         """Add the writer of the encoded records to the job.
 
-        Returns the encoded dead letters of results that the sink rejects. A sink of dead letters must reject
-        none.
+        Returns encoded dead letters of rejected results; a sink of dead letters must reject none.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """A connector's source and sink. The sink is offered under `sink.type` and, if it accepts them,
-    `dead_letters.type`.
-    """
+    """The sink is offered under `sink.type` and, if it accepts them, `dead_letters.type`."""
 
     source: type[SourceSettings] | None = None
     sink: type[SinkSettings] | None = None
@@ -206,7 +194,7 @@ LinePattern = Annotated[str, Field(max_length=2000), AfterValidator(_pattern)]
 
 
 def check_line_time(time: str | None, pattern: str | None) -> None:
-    """Raise `ValueError` if `time` is not a field of the lines of text."""
+    """Raise `ValueError` if `time` is not a field of the lines."""
     if time is not None and time not in (("text",) if pattern is None else groups_of(pattern)):
         raise wrong(
             f"expected a field of the lines as 'time', found {time}; name a part of a line with it: "

@@ -36,8 +36,7 @@ UNITS = ("unix_s", *PER_MS)
 @dataclass(frozen=True, slots=True)
 class EventTime:
     """`path`: dots lead into nested objects. `format`: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, `unix_ns`,
-    or a `strptime` pattern. `zone`: of times without one; the first of two equal local times counts. `%Z`
-    accepts UTC, GMT and the zone's abbreviations."""
+    or a `strptime` pattern. `zone`: of times without one; of two equal local times, the first counts."""
 
     path: str
     format: str = "iso8601"
@@ -77,7 +76,7 @@ class EventTime:
         return time_ms
 
     def written(self, time_ms: int) -> str | int:
-        """A value from which `of` returns this time, or an earlier one if the format is coarse."""
+        """A value from which `of` returns this time, or an earlier one."""
         if self.format in UNITS:
             return time_ms * PER_MS[self.format] if self.format in PER_MS else time_ms // 1000
         moment = (EPOCH + timedelta(milliseconds=time_ms)).astimezone(zone_of(self.zone))
@@ -176,7 +175,6 @@ def zone_of(name: str) -> tzinfo:
 
 
 def _number(text: str) -> int | float:
-    """Some programs write whole numbers with a fraction, such as 1700000000000.0."""
     try:
         return int(text)
     except ValueError:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_RECORD_BYTES = 1 << 20
 MAX_DEPTH = 200
-"""Below the limits of the codec and other JSON readers."""
 NESTED = f"the record is nested deeper than {MAX_DEPTH} levels"
 
 BOM = b"\xef\xbb\xbf"
@@ -37,9 +36,10 @@ Kind = Literal["jsonl", "text", "csv"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead letter.
-    `payload`: the field that holds the record. `pattern`: of a line of `text`, whose named groups become
-    fields."""
+    """A record over `max_record_bytes`, or without a valid `time` if set, becomes a dead letter.
+
+    `payload`: the field that holds the record. `pattern`: its named groups become fields.
+    """
 
     kind: Kind = "jsonl"
     time: EventTime | None = None
@@ -55,8 +55,8 @@ class Format:
         position: str | None = None,
         parse: Callable[[bytes], Mapping[str, JSON]] | None = None,
     ) -> Event | DeadLetter:
-        """A record that cannot be read becomes a dead letter. `parse` replaces the parser: it returns the
-        fields, or raises a `RecordError`."""
+        """An unreadable record becomes a dead letter. `parse` returns the fields, or raises a
+        `RecordError`."""
         try:
             if len(raw) > self.max_record_bytes:
                 raise MalformedRecord(
@@ -120,7 +120,7 @@ def _groups(text: str, pattern: str) -> dict[str, str] | None:
 
 
 def groups_of(pattern: str) -> tuple[str, ...]:
-    """The named groups of a regular expression. Raises `ValueError`, also if a group has no name."""
+    """Raises `ValueError`, also if a group has no name."""
     import pyarrow
     from pyarrow import compute
 
@@ -160,7 +160,7 @@ OWN = "own"
 
 
 def with_added(fields: Mapping[str, JSON], added: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, JSON]:
-    """Fields of the source win, so a record cannot fake its origin; its own field is kept as `own`."""
+    """Fields of the source win, so a record cannot fake its origin; its own field is `own`."""
     made = {name: {**about, OWN: fields[name]} if name in fields else about for name, about in added.items()}
     return {**fields, **made}
 
@@ -173,9 +173,8 @@ def _json_type(value: JSON) -> str:
 LEFT_OUT = {"record_key", "headers", "record_ms", "timeline", "reasoning", "raw", "cost_pico"}
 WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT_OUT)
 MAX_TIME_MS = 2**62
-"""Above nanoseconds that a producer wrote as milliseconds, below Flink's end of time."""
+"""Above nanoseconds written as milliseconds, below Flink's end of time."""
 NEEDED = ("input", "record_key", "headers", "position")
-"""A dead letter without all of these would be read as another record."""
 
 
 def result_json(result: Result) -> str:
@@ -196,8 +195,8 @@ def result_json(result: Result) -> str:
 def dead_letter_json(
     letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
 ) -> str:
-    """`input_bytes` keeps only the first bytes of the record, without splitting a character. The line's
-    `cut_bytes` counts missing bytes by part; the argument adds what the caller has cut."""
+    """`input_bytes` keeps only the first bytes of the record. `cut_bytes`: what the caller has cut, by
+    part."""
     line: dict[str, object] = {
         "cause": letter.cause,
         "detail": letter.detail.encode("utf-8", "replace").decode("utf-8"),
@@ -320,8 +319,7 @@ ENVELOPE = "envelope"
 def record_in(
     value: Mapping[str, JSON], path: str, parse: Callable[[bytes], Mapping[str, JSON]]
 ) -> Mapping[str, JSON]:
-    """The record's fields at `path`, plus the rest of its object as `envelope` unless the record has that
-    field.
+    """The record's fields at `path`, plus the rest of its object as `envelope`.
 
     Raises `NoRecord` if the field is missing or null, or `MalformedRecord`.
     """

@@ -1,4 +1,4 @@
-"""Download Flink connectors, which PyPI lacks, and file systems: each jar once, verified and kept."""
+"""Download Flink connectors and file systems, which PyPI lacks; jars are verified and kept."""
 
 from __future__ import annotations
 
@@ -72,10 +72,8 @@ JARS = {jar.connector: jar for jar in (KAFKA, S3)}
 
 
 def installed_jar(jar: Jar, folder: Path) -> Path:
-    """Raises `SettingError` if the jar is missing, or others may write to its folders.
-
-    Checks only the size: the content was verified when it was installed.
-    """
+    """Raises `SettingError` if the jar is missing, or others may write to its folders. Checks only the
+    size."""
     place = jar.place(folder)
     for where in {folder.parent, folder, place.parent.parent, place.parent}:
         check_nobody_else_writes(where)
@@ -100,9 +98,9 @@ def installed_jars(folder: Path) -> tuple[Path, ...]:
 
 
 def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: OnBytes | None = None) -> Path:
-    """`origin`: URL of a Maven repository, or a folder that holds the jar.
+    """`origin`: URL of a Maven repository, or a folder.
 
-    Blocks; safe to run in several processes. Raises `SettingError` if the origin has no such jar, or
+    Blocks; safe to run in several processes. Raises `SettingError` if the origin lacks the jar, or
     `LaunchError`.
     """
     place = jar.place(folder)

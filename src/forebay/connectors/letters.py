@@ -20,11 +20,10 @@ KAFKA_POSITION = re.compile(r"([A-Za-z0-9._-]{1,249})(?:~[0-9]{1,9})?/([0-9]{1,1
 def read_letter(
     form: Format, line: bytes, position: str, *, parse: Parse | None = None
 ) -> Event | DeadLetter:
-    """A dead letter if the record cannot be parsed by `form` or `parse`. `position`: for a line without
-    one.
+    """A dead letter if the record cannot be parsed by `form` or `parse`. `position`: for a line without one.
 
-    A Kafka record gets its key and headers back, a feed's event its field `sse`. A dead letter that is not
-    about one record is returned as it is. A line once rejected as not a dead letter is parsed again.
+    A Kafka record gets its key and headers back, a feed's event its field `sse`. A line once rejected as not
+    a dead letter is parsed again.
     """
     try:
         letter = parse_dead_letter(line)

@@ -1,7 +1,6 @@
 """How long a source may emit records in one call of its function.
 
-Meanwhile no barrier or timer of the task gets through, and a record without room downstream blocks until a
-request has finished.
+Meanwhile the task's barriers and timers wait.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class CallLimit:
 
 
 class IdleWait:
-    """A call waits for a record for a twentieth of the idle time, as do barriers and timers.
+    """A call waits for a twentieth of the idle time, as do barriers and timers.
 
     Each call crosses from Java to Python and back; an idle source makes two a second.
     """
@@ -79,8 +78,7 @@ MAX_COUNT = 2**62
 def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: str) -> KeyedStream:
     """The numbers 0 to `count` - 1 (None: endless) in order, on one key and one subtask.
 
-    Each triggers the function that processes it, as soon as there is room downstream. A restore resumes after
-    the last one in the checkpoint.
+    A restore resumes after the last one in the checkpoint.
     """
     last = (MAX_COUNT if count is None else count) - 1
     stream = env.from_source(NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), name)
@@ -88,8 +86,8 @@ def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: st
 
 
 def on_one_key(stream: DataStream) -> KeyedStream:
-    """Without a shuffle: elements pile up between two tasks, and a restored job must process them all
-    before it can complete a checkpoint."""
+    """Without a shuffle: a restored job must process elements between two tasks before its first
+    checkpoint."""
     jvm = get_gateway().jvm
     keyed = stream.key_by(one_key, Types.LONG())
     with_key = jvm.org.apache.flink.streaming.api.datastream.DataStream(

@@ -18,10 +18,10 @@ MAX_KEYS = 100
 
 @dataclass(slots=True)
 class WrittenCosts:
-    """What outputs have cost, in 10^-12 of the currency; None before the first that has a cost.
+    """Cost in 10^-12 of the currency; None before the first output that has one.
 
-    `by_key` is exact for up to `MAX_KEYS` keys. Beyond, it has all keys with more than 1/`MAX_KEYS` of the
-    total, each too low by at most that share (Misra and Gries, 1982).
+    Beyond `MAX_KEYS` keys, `by_key` has all with more than 1/`MAX_KEYS` of the total, each too low by at
+    most that share (Misra and Gries, 1982).
     """
 
     pico: int | None = None
@@ -31,7 +31,6 @@ class WrittenCosts:
         self.merge(WrittenCosts(pico, {key: pico} if key and pico else {}))
 
     def add_line(self, line: Mapping[str, Any]) -> None:
-        """A line of JSON, as a sink writes it."""
         cost = line.get("cost")
         self.add(line.get("key"), None if cost is None else to_pico(cost))
 
@@ -95,8 +94,7 @@ class WrittenCounts:
 
 @dataclass(frozen=True, slots=True)
 class EndNote:
-    """Counts of one of a sink's `subtasks` in a run, recorded when the job ends. `what`: `RESULTS`,
-    `DEAD_LETTERS` or `ASSIGNMENTS`."""
+    """Counts of one of a sink's `subtasks`, recorded when the job ends."""
 
     what: str
     subtasks: int
@@ -113,7 +111,7 @@ class EndNote:
 
 
 def noted_counts(notes: Iterable[EndNote], what: str) -> WrittenCounts | None:
-    """None if some subtask left no note. One that ended before a restart and ran again has left two."""
+    """None if some subtask left no note. One that restarted after its end has left two."""
     found = [note for note in notes if note.what == what]
     if not found or len(found) < max(note.subtasks for note in found):
         return None

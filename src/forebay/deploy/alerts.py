@@ -1,4 +1,4 @@
-"""Prometheus' alerts about pipelines: for docs/grafana/alerts.yaml, and for a deployment on Kubernetes."""
+"""Prometheus' alerts about pipelines, for docs/grafana/alerts.yaml and for Kubernetes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from forebay.flink.metric_names import full_name
 RUNBOOK = "docs/how-to/metrics.md"
 JOB = "flink_jobmanager_job_"
 KAFKA_WAITS = "flink_taskmanager_job_task_operator_pendingRecords"
-"""Flink's own count, which leaves out what Kafka's client has fetched."""
+"""Flink's own count, without what Kafka's client has fetched."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlertScope:
-    """`of` selects series of a metric, `by` groups them, and `name` is the pipeline's in a summary.
-    `commits`: at least one checkpoint completes in this time."""
+    """`of` selects series of a metric, `by` groups them, `name` is used in a summary."""
 
     of: Callable[[str], str] = str
     by: str = " by (job_name) "
@@ -36,7 +35,6 @@ def pipeline_alerts(scope: AlertScope) -> Iterator[dict[str, Any]]:
     name, total = scope.name, scope.sum
 
     def left(over: str) -> str:
-        """An application's results are findings, also those without a call."""
         return f"({total('findings', over)} or {total('results', over)})"
 
     # The functions in front of the operator `infer` have dead letters of their own, and far more records.

@@ -1,4 +1,4 @@
-"""Waits before a vLLM is stopped until it has no request.
+"""Waits until a vLLM has no request, before it is stopped.
 
 Runs in the container, with the standard library only. Arguments: the most seconds to wait, vLLM's port.
 """
@@ -12,10 +12,9 @@ from http.client import HTTPException
 from urllib.error import URLError
 
 NOTICE_S = 15.0
-"""Until clients notice that the pod leaves: Forebay's routers at once, others by DNS after up to 10 s."""
+"""Until clients notice that the pod leaves: others than Forebay's routers by DNS, after up to 10 s."""
 LOOK_S = 1.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Ignores proxies of the environment: the server is local."""
 HELD = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+]+)$", re.MULTILINE)
 
 
@@ -40,7 +39,7 @@ def drain(
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
     """Wait until no request is left, or for `most_s` if their number is unknown. Returns the seconds
-    waited: at least `notice_s`, but at most `most_s`."""
+    waited."""
     begin_s = clock()
     while (waited_s := clock() - begin_s) < most_s and (waited_s < notice_s or held(port, host) != 0):
         sleep(LOOK_S)

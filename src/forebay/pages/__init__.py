@@ -1,4 +1,4 @@
-"""Pages for people: Jinja2 templates with autoescape, one stylesheet, and charts in SVG.
+"""Pages: Jinja2 templates with autoescape, one stylesheet, and charts in SVG.
 
-May import value modules only. `apps` and `bench` import it and decide what a page shows.
+May import value modules only. `apps` and `bench` decide what a page shows.
 """

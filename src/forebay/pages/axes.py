@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from forebay.pages.units import moment, shown
 
 MAX_TICKS = 6
-"""Labels of a horizontal axis on a phone fit next to each other up to this number."""
+"""Labels of a horizontal axis that fit on a phone."""
 MAX_LONG_TICKS = 4
-"""The same for times with seconds."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 STEPS_S = (
@@ -22,12 +21,12 @@ MIN_SPAN = 1e-300
 LOG_FROM = 30.0
 """An axis is logarithmic if its largest value is this many times its smallest."""
 MAX_SPAN = 1e6
-"""The largest such ratio that is shown; smaller values are drawn at the axis's end."""
+"""The largest such ratio; smaller values are drawn at the axis's end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Maps values from `low` to `high` onto places from `start` to `end`, clamped at both ends."""
+    """Maps values from `low` to `high` onto places from `start` to `end`, clamped."""
 
     low: float
     high: float
@@ -43,7 +42,6 @@ class Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Round values on the axis with their labels."""
         return [(value, shown(value)) for value in self._round_values()]
 
     def _round_values(self) -> list[float]:
@@ -59,7 +57,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis(Axis):
-    """An axis of Unix times in milliseconds, labelled in UTC."""
+    """Unix times in milliseconds, labelled in UTC."""
 
     def ticks(self) -> list[tuple[float, str]]:
         span_s = max((self.high - self.low) / 1000, 1)
@@ -73,7 +71,6 @@ class TimeAxis(Axis):
 
 
 def _time_form(time_s: float, step_s: float) -> str:
-    """How a time is labelled on an axis with such steps. Of hours, midnight is labelled with the date."""
     if step_s >= STEPS_S[-1]:
         return "%Y"
     if step_s >= DAY or (step_s >= HOUR and time_s % DAY == 0):
@@ -96,7 +93,7 @@ def value_axis(
 ) -> Axis:
     """An axis over all values, from 0; with `log`, logarithmic if they differ much.
 
-    `room`: how much further the axis reaches than the largest value, as a share of it.
+    `room`: the space beyond the largest value, as a share of it.
     """
     found = [value for value in values if math.isfinite(value)]
     most = max(found, default=0.0)
@@ -107,7 +104,7 @@ def value_axis(
 
 
 def range_over(times_ms: Sequence[float]) -> tuple[float, float]:
-    """First and last of the times, except a few outliers that are years away."""
+    """First and last of the times, except outliers that are years away."""
     ordered = sorted(times_ms) or [0.0]
     low, high = ordered[len(ordered) // 50], ordered[-1 - len(ordered) // 50]
     room = max(high - low, 1000.0)

@@ -1,4 +1,4 @@
-"""Charts: lines on axes, and rows of spans over one axis, with keys that need no colour to be read."""
+"""Charts: lines on axes, and rows of spans, with keys that need no colour to be read."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ SINCE_START = "time since the start"
 HEIGHT = 220.0
 NAMED_ROW, NAME_LINE, NAMED_MIDDLE = 40.0, 14.0, 28.0
 BAR = 16.0
-"""The largest height of a bar in a named row."""
 MIN_ROW, MAX_ROW, MAX_HEIGHT = 3.0, 14.0, 480.0
 FROM_THE_EDGE = 5.0
-"""Labels so near to an end of an axis, in per cent, are aligned with it."""
+"""In per cent; labels so near to an end of an axis are aligned with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """With an empty `name` it is not in the key, without points in the key only.
-
-    `steps`: each value holds until the next point.
-    """
+    """Without a `name` it is not in the key, without points in the key only. `steps`: each value holds until
+    the next point."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -40,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Spans of one colour: each (row, from, to)."""
+    """Spans of one colour: (row, from, to)."""
 
     name: str
     colour: Colour
@@ -49,7 +46,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`words`: the value as it is written. `pale`: it counts less, such as one that is not valid."""
+    """`words`: the written value. `pale`: it counts less, such as an invalid one."""
 
     name: str
     value: float
@@ -60,8 +57,6 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A word at a point."""
-
     x: float
     y: float
     words: str
@@ -70,7 +65,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Shapes around the middle of a row, with a name above them that begins, or ends, where they do."""
+    """Shapes around the middle of a row, with a name above them, aligned with their start or end."""
 
     shapes: Sequence[Markup]
     name: str = ""
@@ -89,7 +84,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose first column names the rows. `name`: its name for screen readers."""
+    """The first column names the rows. `name`: for screen readers."""
 
     name: str
     header: Sequence[str]
@@ -98,7 +93,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart under its title; `data`: its numbers as a folded table."""
+    """`data`: the chart's numbers as a folded table."""
 
     title: str
     drawing: Drawing
@@ -123,9 +118,9 @@ def line_figure(
     room: float = 0.04,
     data: Table | None = None,
 ) -> Figure:
-    """Lines on axes, with their names as the key. Values are scaled to their units here.
+    """Lines on axes; values are scaled to their units here.
 
-    `room`: how much further the horizontal axis reaches than the largest value, as a share of it.
+    `room`: the space beyond the largest value, as a share of it.
     """
 
     def scaled(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -153,7 +148,6 @@ def line_figure(
 
 
 share_figure = partial(line_figure, y_unit=SHARE, y_high=1.0)
-"""A distribution: the share of samples up to each value."""
 
 
 def time_figure(
@@ -195,7 +189,6 @@ def span_figure(
     names: Sequence[str] = (),
     data: Table | None = None,
 ) -> Figure:
-    """Spans in rows over time, a colour for each layer. `names`: of the rows, if they have some."""
     low = start * unit.scale
     axis = Axis(low, max(end * unit.scale, low + 1e-9))
     row_height = None if names else min(max(MAX_HEIGHT / max(rows, 1), MIN_ROW), MAX_ROW)
@@ -220,7 +213,7 @@ def bar_figure(
     label: str,
     marks: Sequence[float] = (),
 ) -> Figure:
-    """A bar in a row of its own for each value, with the value after its name. `marks`: values to compare."""
+    """A bar in its own row for each value, with the value after its name. `marks`: values to compare."""
     axis = value_axis([bar.value for bar in bars], 0.0, 100.0)
     rows = []
     for bar in bars:
@@ -242,7 +235,7 @@ def rows_drawing(
     behind: Sequence[Markup] = (),
     row_height: float | None = None,
 ) -> Drawing:
-    """Rows below one axis, whose places are per cent. `row_height`: of rows without names."""
+    """Places on the axis are per cent. `row_height`: of rows without names."""
     height = NAMED_ROW if row_height is None else row_height
     bottom = height * len(rows)
     shapes: list[Markup] = [text(0, -26, axis_name, look="soft")]
@@ -263,7 +256,6 @@ def rows_drawing(
 
 
 def row_middle(number: int) -> float:
-    """Where the shapes of a named row are."""
     return NAMED_ROW * number + NAMED_MIDDLE
 
 
@@ -277,7 +269,6 @@ def _below(axis: Axis, name: str) -> Iterator[Markup]:
 
 
 def _side(axis: Axis, unit: Unit) -> Iterator[Markup]:
-    """Round values at the side of a chart, with lines across it."""
     for value, words in axis.ticks():
         y = axis.at(value)
         yield rule(0, 100, y, y)

@@ -13,7 +13,7 @@ from forebay.pages.render import STYLE, environment, source
 WIDTH, GAP = 1080.0, 32.0
 TITLE_LINE, KEY_LINE = 34.0, 17.0
 ROOM = {"axes": (54.0, 12.0, 14.0, 46.0), "rows": (8.0, 42.0, 8.0, 8.0), "bare": (0.0, 2.0, 0.0, 2.0)}
-"""Left of a drawing, above it, right of it and below it, in pixels."""
+"""Pixels left of a drawing, above it, right of it and below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Picture:
     columns: int = 2
 
     def svg(self) -> str:
-        """The document: the same for the same picture, on any machine."""
+        """Deterministic, on any machine."""
         columns = max(1, min(self.columns, len(self.figures)))
         width = (WIDTH - GAP * (columns + 1)) / columns
         panels = []

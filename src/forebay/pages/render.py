@@ -1,7 +1,7 @@
 """Renders a template to a self-contained HTML page, in which no text can become markup.
 
-Templates escape every text. As a second line of defence, the content security policy allows only the page's
-own style and script, both named by hash; a page loads nothing.
+Templates escape every text. As a second defence, the content security policy allows only the page's own
+style and script, by hash.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ POLICY = "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form
 def page(
     template: str, *, title: str, lead: str, script: str = "", connects: bool = False, **values: Any
 ) -> str:
-    """The document that `template` makes of `values`. `script`: the files of the page's script, if it has
-    one. `connects`: the script may ask the server that the page came from.
+    """Render `template` with `values`. `script`: the files of the page's script. `connects`: the script may
+    ask the page's server.
 
     Texts are escaped, truncated to `MAX_TEXT_CHARS`, and control characters in them are replaced.
     """
@@ -37,13 +37,12 @@ def page(
 
 
 def fragment(template: str, block: str, **values: Any) -> str:
-    """One block of `template`, as in a page with these values."""
     found = environment().get_template(template)
     return "".join(found.blocks[block](found.new_context(values)))
 
 
 def main_of(document: str) -> str:
-    """The contents of a document that `page` made, without style and script; empty for any other document."""
+    """The contents of a document of `page`, without style and script; empty for any other document."""
     return document.partition("<main>")[2].rpartition("</main>")[0]
 
 
@@ -62,7 +61,6 @@ def environment() -> Environment:
 
 
 def source(name: str) -> Markup:
-    """A file of the templates' folder, as it is."""
     env = environment()
     assert env.loader is not None
     return Markup(env.loader.get_source(env, name)[0].strip())

@@ -1,7 +1,7 @@
 """Shapes as SVG. `Markup.format` escapes every value.
 
-`x` and widths are per cent of the drawing's width, `y` and heights are CSS pixels. So a drawing fills any
-width, and its text and lines keep their size: a label is as large on a phone as on a wide screen.
+`x` and widths are per cent, `y` and heights CSS pixels: a drawing fills any width, and its text keeps its
+size.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from forebay.pages.units import shown_text
 Colour = Literal["blue", "red", "green", "violet", "gold", "soft", "faint", "ink"]
 COLOURS: Sequence[Colour] = ("blue", "red", "green", "violet", "gold", "soft", "faint", "ink")
 PALETTE: Sequence[Colour] = ("blue", "red", "green", "violet", "gold")
-"""For things of one kind."""
 Anchor = Literal["start", "middle", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """`label` describes it for screen readers. `frame`: the room around it for axis labels."""
+    """`label`: for screen readers. `frame`: the room for axis labels."""
 
     label: str
     height: float
@@ -34,7 +33,7 @@ class Drawing:
 def text(
     x: float, y: float, words: str, anchor: Anchor = "start", *, dx: float = 0, look: str = ""
 ) -> Markup:
-    """`dx`: how many pixels right of `x` it is."""
+    """`dx`: pixels to the right of `x`."""
     shape = Markup('<text x="{:.5g}%" y="{:.5g}" dx="{:g}" class="{} {}">{}</text>')
     return shape.format(x, y, dx, anchor, look, shown_text(words))
 
@@ -54,9 +53,9 @@ def circle(x: float, y: float, radius: float, look: str) -> Markup:
 
 
 def curve(points: Iterable[tuple[float, float]], look: str, *, steps: bool = False) -> Markup:
-    """A line, dots or an area through points. `steps`: each value holds until the next point.
+    """A line, dots or an area. `steps`: each value holds until the next point.
 
-    A path has no per cent, so it is in an svg of its own that is stretched to the width.
+    A path has no per cent, so it is in its own svg, stretched to the width.
     """
     found: list[str] = []
     for number, (x, y) in enumerate(points):
@@ -74,7 +73,7 @@ def curve(points: Iterable[tuple[float, float]], look: str, *, steps: bool = Fal
 
 
 def group(y: float, shapes: Iterable[Markup], *, place: str = "", title: str = "") -> Markup:
-    """Shapes, moved down by `y`; with `place`, a link to that id of the page. `title`: shown on hovering."""
+    """Move shapes down by `y`; `place`: link to that id of the page. `title`: shown on hovering."""
     inside = joined(shapes)
     if title:
         inside = Markup("<title>{}</title>{}").format(shown_text(title), inside)

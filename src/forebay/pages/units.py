@@ -23,7 +23,7 @@ class Unit:
 
 NUMBER, SECONDS, SHARE = Unit(""), Unit("s"), Unit("%", 100.0)
 MILLISECONDS = Unit("ms", 1000.0)
-"""The unit of all times of a table, so that its rows are comparable."""
+"""For all times of a table, so that its rows are comparable."""
 
 
 def time_unit(most_s: float) -> Unit:
@@ -31,7 +31,7 @@ def time_unit(most_s: float) -> Unit:
 
 
 def shown(value: float, unit: Unit | None = None, *, digits: int = 3) -> str:
-    """A value in its unit with some significant digits: `1,230 ms`, `0.42 s`."""
+    """With `digits` significant digits: `1,230 ms`, `0.42 s`."""
     scaled = value * (unit.scale if unit else 1.0)
     if not math.isfinite(scaled):
         words = "–"
@@ -45,7 +45,7 @@ def shown(value: float, unit: Unit | None = None, *, digits: int = 3) -> str:
 
 
 def moment(time_ms: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """A time in UTC, such as `2017-08-27 00:14:48`; a dash for None or a time outside the years 1 to 9999."""
+    """In UTC, such as `2017-08-27 00:14:48`; a dash for None or a time outside the years 1 to 9999."""
     if time_ms is None:
         return "–"
     try:
@@ -55,7 +55,7 @@ def moment(time_ms: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def shown_text(value: Any) -> Any:
-    """A text without control characters, truncated to `MAX_TEXT_CHARS`; anything else as it is."""
+    """A text without control characters, truncated to `MAX_TEXT_CHARS`; anything else unchanged."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     cut = value if len(value) <= MAX_TEXT_CHARS else value[: MAX_TEXT_CHARS - 1] + "…"

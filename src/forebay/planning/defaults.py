@@ -1,4 +1,4 @@
-"""Fields of a model's config, and what transformers assumes for those that are missing."""
+"""Fields of a model's config, with transformers' defaults for missing ones."""
 
 from __future__ import annotations
 
@@ -42,10 +42,7 @@ class Fields:
         return value
 
     def first(self, names: tuple[str, ...], default: int) -> int:
-        """The first of these fields that is present; `default` for 0, or if none is.
-
-        Of a list with one number for each layer, the largest counts.
-        """
+        """`default` for 0 or none. Of a list with a number per layer, the largest counts."""
         for name in names:
             value = self._values.get(name)
             if isinstance(value, list) and value:
@@ -118,9 +115,7 @@ VISION_FIELDS = (
     "spatial_merge_size",
 )  # fmt: skip
 NESTED = ("thinker_config", "text_config", "llm_config", "language_config")
-"""Keys under which multimodal models keep the config of their text model."""
 SHARED = ("dtype", "torch_dtype", "quantization_config")
-"""Top-level fields that apply to the text model too."""
 
 
 @cache
@@ -130,7 +125,7 @@ def known_defaults() -> Mapping[str, Any]:
 
 
 def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The text model's fields, under the names that this package uses, with defaults for missing ones.
+    """The text model's fields, under this package's names.
 
     An explicit null stays: transformers does not replace it by the default.
     """
@@ -154,8 +149,8 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tied(config: Mapping[str, Any], given: Mapping[str, Any], defaults: Mapping[str, Any]) -> bool:
-    """Whether a multimodal model's output layer is its embedding: the outer config decides, as in
-    vLLM; without the field, both defaults must agree, because of Mistral 3."""
+    """The outer config of a multimodal model decides, as in vLLM. Without the field, both defaults must
+    agree (Mistral 3)."""
     for values in (config, given):
         if values.get("tie_word_embeddings") is not None:
             return values["tie_word_embeddings"] is True
@@ -164,7 +159,7 @@ def _tied(config: Mapping[str, Any], given: Mapping[str, Any], defaults: Mapping
 
 
 def vision_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The image encoder's fields, with defaults for missing ones; empty if there is none."""
+    """Empty without an image encoder."""
     thinker = config.get("thinker_config")
     outer = thinker if isinstance(thinker, dict) else config
     given = outer.get("vision_config")

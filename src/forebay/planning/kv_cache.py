@@ -9,16 +9,16 @@ from math import ceil
 from forebay.planning.defaults import Fields, type_bytes_of
 
 BLOCK_TOKENS = 16
-"""vLLM's block on GPUs, in tokens."""
+"""vLLM's block on GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedLayers:
-    """Layers that keep the same, over all ranks of a replica.
+    """Layers that cache alike, over all ranks.
 
-    `token_bytes`: of a token in one layer; 0 if recurrent. `kv_heads` 0: a latent for all heads.
-    `window`: most tokens kept; 0: all. `chunked`: the window is a fixed chunk, not one that slides.
-    `state_bytes`: of one state of a request; `states`: how many vLLM keeps.
+    `token_bytes`: of a token in one layer; 0 if recurrent. `kv_heads` 0: a latent for all heads. `window`:
+    most tokens kept; 0: all. `chunked`: the window does not slide. `states`: how many `state_bytes` vLLM
+    keeps of a request.
     """
 
     layers: int
@@ -47,8 +47,10 @@ class CachedLayers:
 def reserved_bytes(
     kinds: Sequence[CachedLayers], tokens: int, step_tokens: int, block: int = BLOCK_TOKENS
 ) -> float:
-    """Bytes that vLLM counts for a request in its log of the maximum concurrency. `step_tokens`:
-    what steps in progress may add, `max_num_batched_tokens`, twice with asynchronous scheduling."""
+    """Bytes by which vLLM computes the maximum concurrency in its log.
+
+    `step_tokens`: `max_num_batched_tokens`, twice with asynchronous scheduling.
+    """
     page = block * max(one.token_bytes for one in kinds)
     if state := max(one.state_bytes for one in kinds):
         # vLLM enlarges blocks of attention until a state fits into one.
@@ -69,19 +71,17 @@ DELTA_NET = frozenset(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"))
 MAMBA_2 = frozenset(("granitemoehybrid", "nemotron_h"))
 STATE_TYPES = {"qwen3_5_text": "mamba_ssm_dtype", "qwen3_5_moe_text": "mamba_ssm_dtype",
                "nemotron_h": "mamba_ssm_cache_dtype"}  # fmt: skip
-"""The field with the number type of the state, if vLLM reads one."""
+"""The field with the state's number type, if vLLM reads one."""
 
 
 def states_of(kind: str) -> int:
-    """With prefix caching, vLLM's default. Mamba-2 has one more, for a prefix that ends within a
-    step."""
+    """With prefix caching, vLLM's default. Mamba-2 has one more, for a prefix that ends within a step."""
     return 3 if kind in MAMBA_2 else 2
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayer:
-    """Numbers of one layer: weights, the convolution's state in the model's type, the recurrent
-    state."""
+    """One layer: weights, the convolution's state in the model's type, the recurrent state."""
 
     weights: int
     convolution: int
@@ -89,7 +89,6 @@ class RecurrentLayer:
 
 
 def recurrent_of(found: Fields, kind: str) -> RecurrentLayer:
-    """Read the recurrent layers of a model that has some; they are alike."""
     hidden = found.number("hidden_size")
     if kind in DELTA_NET:
         return _delta_net(found, hidden)
@@ -105,7 +104,7 @@ def recurrent_of(found: Fields, kind: str) -> RecurrentLayer:
 
 
 def state_bytes_of(found: Fields, kind: str, value_bytes: float) -> float:
-    """Bytes of one request's state in a recurrent layer, as vLLM keeps it on GPUs."""
+    """Per request and layer, as vLLM keeps it on GPUs."""
     layer, field = recurrent_of(found, kind), STATE_TYPES.get(kind)
     named = found.get(field) if field else None
     if named is None:

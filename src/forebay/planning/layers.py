@@ -1,5 +1,4 @@
-"""Which layers of a model keep all tokens in the KV cache, a window, or a state, and which have
-experts."""
+"""Which layers of a model cache all tokens, a window, or a state, and which have experts."""
 
 from __future__ import annotations
 
@@ -17,9 +16,10 @@ RECURRENT = frozenset(("linear_attention", "mamba"))
 
 @dataclass(frozen=True, slots=True)
 class LayerCounts:
-    """Numbers of layers by what they keep: all tokens, the last `window`, or a state of fixed
-    size. `chunked`: a fixed chunk (Llama 4). `shared_…`: those that read another layer's cache
-    (Gemma 4)."""
+    """Layers that keep all tokens, the last `window`, or a state of fixed size.
+
+    `chunked`: a fixed chunk (Llama 4). `shared_…`: those that read another layer's cache (Gemma 4).
+    """
 
     full: int
     windowed: int = 0
@@ -31,7 +31,7 @@ class LayerCounts:
 
 
 Special = Callable[[Fields, int], int]
-"""How many layers keep less than all tokens, if the config has no `layer_types`."""
+"""Layers that keep less than all tokens, if the config has no `layer_types`."""
 
 
 def _none(found: Fields, layers: int) -> int:
@@ -123,7 +123,7 @@ KINDS: dict[str, Special] = {
 }  # fmt: skip
 HYBRID = DELTA_NET | MAMBA_2
 FIRST_DENSE = {"glm4_moe_lite": 1, "hy_v3": 1}
-"""Layers without experts, of types whose configuration class has no field for their number."""
+"""For types whose configuration class has no field for it."""
 BLOCKS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 OLD_BLOCKS = {"mamba": "linear_attention", "attention": "full_attention"}
 
@@ -212,7 +212,6 @@ def _named(found: Fields, kind: str, named: list[object], layers: int) -> int:
 
 
 def sparse_layers(found: Fields, layers: int) -> int:
-    """Count the layers with experts, of a model that has some."""
     named = found.get("moe_layers")
     if isinstance(named, list) and named:
         return len(_indexes(found, "moe_layers", layers))
@@ -240,7 +239,7 @@ def sparse_layers(found: Fields, layers: int) -> int:
 
 
 def index_layers(found: Fields, layers: int) -> int:
-    """Count the layers with their own indexer (sparse attention of DeepSeek-V3.2 and GLM-5)."""
+    """Layers with their own indexer (DeepSeek-V3.2 and GLM-5)."""
     if kind_of(found) not in ("deepseek_v32", "glm_moe_dsa"):
         return 0
     types, pattern = found.get("indexer_types"), found.get("index_topk_pattern")

@@ -14,8 +14,7 @@ SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(GiB|GB|G)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """Memory in bytes, 16-bit arithmetic without sparsity in operations per second, and memory
-    bandwidth in bytes per second; 0 if unknown."""
+    """Bytes, 16-bit operations per second without sparsity, bytes per second; 0 if unknown."""
 
     name: str
     memory: float
@@ -24,7 +23,7 @@ class Accelerator:
     count: int = 1
 
     def times(self, count: int) -> Accelerator:
-        """`count` of them as one replica, the model split among them (tensor parallelism)."""
+        """`count` of them as one replica (tensor parallelism)."""
         return replace(
             self,
             name=f"{count} x {self.name}" if count > 1 else self.name,
@@ -54,8 +53,10 @@ ACCELERATORS = {
 
 
 def find_accelerator(text: str) -> Accelerator:
-    """The accelerator of this name, or one with only a memory: `40GB`, `24GiB`. GB is read as
-    sellers use it: 40 GB are 40 GiB. Raises `SettingError`."""
+    """The accelerator of this name, or one with only a memory: `40GB`, `24GiB`.
+
+    GB is read as sellers use it: 40 GB are 40 GiB. Raises `SettingError`.
+    """
     known = ACCELERATORS.get(text.lower())
     if known is not None:
         return known
@@ -71,17 +72,17 @@ def find_accelerator(text: str) -> Accelerator:
 MEMORY_SHARE = 0.9
 """vLLM's `gpu_memory_utilization`."""
 RESERVE = 1.0 * GIB
-"""Activations, CUDA graphs and the runtime, in bytes on each card."""
+"""Activations, CUDA graphs and the runtime, on each card."""
 STEP_TOKENS = 2048
 """vLLM's `max_num_batched_tokens` on most cards."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes over all accelerators of a replica, and how many requests of `context` tokens fit.
+    """Bytes over all accelerators of a replica.
 
-    `kv_bytes_per_request`: what vLLM counts. `concurrency`: as vLLM logs it ("Maximum
-    concurrency"). `requests_at_most`: if the engine had all of the memory.
+    `kv_bytes_per_request`: what vLLM counts. `concurrency`: vLLM's "Maximum concurrency".
+    `requests_at_most`: if the engine had all of the memory.
     """
 
     weight_bytes: float
@@ -103,8 +104,7 @@ def plan_memory(
     memory_share: float = MEMORY_SHARE,
     step_tokens: int = STEP_TOKENS,
 ) -> MemoryPlan:
-    """Plan the memory of all cards: weights, `RESERVE` on each, the rest for the KV cache. Raises
-    `SettingError` if not one request fits, or the model cannot be split."""
+    """Raises `SettingError` if not one request fits, or the model cannot be split."""
     if not 0 < memory_share <= 1:
         raise SettingError(f"--memory-share: expected a share above 0 up to 1, found {memory_share:g}")
     shape, reserve = shape.over(accelerator.count), RESERVE * accelerator.count

@@ -23,11 +23,10 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a model on one rank, or over all ranks after `over`.
+    """Sizes on one rank, or over all ranks after `over`.
 
-    `active_parameters`: multiplied with for one token, without idle experts and the input
-    embedding. `pair_flops`: attention for a pair of tokens, over all layers. `max_context` None: no
-    limit.
+    `active_parameters`: used for one token, without idle experts and the input embedding. `pair_flops`:
+    attention for a pair of tokens, over all layers.
     """
 
     caches: tuple[CachedLayers, ...]
@@ -45,8 +44,11 @@ class ModelShape:
         return reserved_bytes(self.caches, tokens, step_tokens, block)
 
     def over(self, ranks: int) -> ModelShape:
-        """Split this model among `ranks` (tensor parallelism): each holds its part of the KV heads,
-        at least one, or a whole latent. Raises `SettingError` for heads that cannot be split."""
+        """Split this model among `ranks`: each holds its part of the KV heads, at least one, or a whole
+        latent.
+
+        Raises `SettingError` for heads that cannot be split.
+        """
         if self.heads % ranks:
             raise SettingError(
                 f"--tensor-parallel: expected a divisor of the model's {self.heads} attention heads, found "
@@ -67,9 +69,10 @@ def _copies(cached: CachedLayers, ranks: int) -> int:
 
 
 def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
-    """The shape of the model whose `config.json`, or whose folder, is at `path`; safetensors in it
-    give the size of the weights. Raises `SettingError` for a file that is missing, too large or
-    wrong."""
+    """Read `config.json` at `path` or in it; safetensors in the folder give the size of the weights.
+
+    Raises `SettingError` for a file that is missing, too large or wrong.
+    """
     file = path / "config.json" if path.is_dir() else path
     data = read_bytes(file, MAX_CONFIG_BYTES, f"model: {file}")
     try:
@@ -103,7 +106,6 @@ def _stored_bytes(folder: Path) -> int:
 
 
 def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = None) -> ModelShape:
-    """`where` names the file in messages."""
     found = Fields(text_config(config), where)
     kind = kind_of(found)
     layers = found.number("num_hidden_layers", most=MAX_LAYERS)
@@ -161,13 +163,11 @@ def _max_context(found: Fields) -> int | None:
 
 
 SCALE = 2 / 128
-"""A scale of two bytes for each 128 weights."""
 MAX_GROUPS = 100
 
 
 def quantized_bytes(found: Fields) -> float | None:
-    """Bytes per quantized weight; None without quantization. Of several groups the one with the
-    most bits counts for all. Raises `SettingError`."""
+    """Of the group with the most bits; None without quantization. Raises `SettingError`."""
     config = found.get("quantization_config")
     if not isinstance(config, dict):
         return None
@@ -188,7 +188,7 @@ def quantized_bytes(found: Fields) -> float | None:
 
 
 def only_experts(found: Fields) -> bool:
-    """Whether only the experts are quantized, as in gpt-oss."""
+    """As in gpt-oss."""
     config = found.get("quantization_config")
     return isinstance(config, dict) and config.get("quant_method") == "mxfp4"
 

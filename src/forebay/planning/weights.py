@@ -25,8 +25,8 @@ INNER = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One layer of attention. `kv_heads` 0: one latent serves all heads. `kv_weights`: of keys and
-    values. `kv_values`: numbers of a token in the KV cache. `pair_flops`: for a pair of tokens."""
+    """`kv_heads` 0: one latent serves all heads. `kv_weights`: of keys and values. `kv_values`: numbers of a
+    token in the KV cache. `pair_flops`: for a pair of tokens."""
 
     heads: int
     kv_heads: int
@@ -38,8 +38,7 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Numbers of weights. `active`: multiplied with for one token. `unquantized`: the embeddings.
-    `attention`: of all layers, recurrent ones included."""
+    """`active`: used for one token. `unquantized`: the embeddings. `attention`: of all layers."""
 
     total: int
     active: int
@@ -48,7 +47,7 @@ class Weights:
 
 
 def attention_of(found: Fields, *, windowed: bool = False) -> Attention:
-    """Read one layer of attention; `windowed` matters for models whose layers differ (Gemma 4)."""
+    """`windowed` matters for models whose layers differ (Gemma 4)."""
     kind, hidden, heads = kind_of(found), found.number("hidden_size"), found.number("num_attention_heads")
     latent = found.number("kv_lora_rank", 0)
     if latent:
@@ -115,8 +114,10 @@ def weights_of(found: Fields, counts: LayerCounts, full: Attention, windowed: At
 
 
 def index_bytes_of(found: Fields, layers: int, value_bytes: float) -> float:
-    """Bytes per token of sparse attention besides the latents: 8-bit keys, with four bytes of scale
-    for each 128. Latents in 8 bits have scales too; their rotary part has 16 bits."""
+    """Bytes per token, without the latents: 8-bit keys, with four bytes of scale for each 128.
+
+    Latents in 8 bits have scales too; their rotary part has 16 bits.
+    """
     indexers = index_layers(found, layers)
     if not indexers:
         return 0.0
@@ -189,12 +190,11 @@ def _nemotron_feed_forward(found: Fields, hidden: int) -> tuple[int, int]:
 
 
 GATED = ("qwen2_5_vl", "qwen2_5_omni", "pixtral", "mistral3")
-"""Types whose encoder has three matrices in a feed-forward layer."""
+"""Types whose image encoder has three matrices in a feed-forward layer."""
 
 
 def image_weights(config: Mapping[str, Any], where: str) -> int:
-    """Weights of a vision transformer and its merger, without embeddings (less than 1 %); 0 if
-    there is none."""
+    """A vision transformer and its merger, without embeddings (less than 1 %); 0 without one."""
     values = vision_config(config)
     if not values:
         return 0

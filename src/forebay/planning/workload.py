@@ -1,4 +1,4 @@
-"""How many replicas a workload needs for its SLO, by simulation; and what limits one of them."""
+"""How many replicas a workload needs for its SLO, by simulation; and what limits them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.planning.simulate.traces import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """Seconds that a mean request takes on a replica that only prefills, and on one that only decodes."""
+    """Seconds of a mean request in each phase."""
 
     prefill_s: float
     decode_s: float
@@ -25,8 +25,8 @@ class PhaseWork:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Two pools compared with mixed replicas. `prefill` 0: a fleet of one. `replicas`: the fewest
-    with which two pools reach the goal; None if twice as many do not."""
+    """`prefill` 0: a fleet of one. `replicas`: the fewest with which two pools reach the goal; None if twice
+    as many do not."""
 
     prefill: int
     decode: int
@@ -36,8 +36,7 @@ class SplitPlan:
 
 
 def phase_work(lengths: Sequence[TraceRequest], engine: EngineModel, tpot_s: float) -> PhaseWork:
-    """The seconds of a mean request in each phase. A decode batch is limited by `max_num_seqs`, by
-    the KV cache, and by the step that still gives a token every `tpot_s`."""
+    """A decode batch is limited by `max_num_seqs`, the KV cache, and a token every `tpot_s`."""
     if not lengths:
         raise SettingError("workload: expected at least one request")
     prefill = sum(engine.alone_s(one.prompt_tokens) for one in lengths) / len(lengths)
@@ -51,7 +50,7 @@ def phase_work(lengths: Sequence[TraceRequest], engine: EngineModel, tpot_s: flo
 
 
 def decode_batch(engine: EngineModel, context: float, tpot_s: float) -> float:
-    """How many requests of `context` tokens each, on average, fill a decode replica; at least 1."""
+    """Requests of `context` tokens, on average, that fill a decode replica."""
     time = engine.step_time
     each = time.decode_s + context * time.context_s
     batch = min(engine.max_num_seqs, engine.kv_tokens / max(context, 1.0))
@@ -61,7 +60,7 @@ def decode_batch(engine: EngineModel, context: float, tpot_s: float) -> float:
 
 
 def split_of(replicas: int, work: PhaseWork) -> Split:
-    """The split of at least two replicas with the highest throughput: its busier pool is the least busy."""
+    """The split with the highest throughput: its busier pool is the least busy."""
     if replicas < 2:
         raise SettingError(f"split: expected at least 2 replicas, found {replicas}")
     # The best split is one of the two whole numbers next to the point where both pools are equally busy.
@@ -80,8 +79,7 @@ def plan_split(
     mixed: int,
     goal: float = 0.99,
 ) -> SplitPlan:
-    """Two pools for a workload that `mixed` replicas serve; simulates the whole trace for each
-    candidate."""
+    """Simulates the whole trace for each candidate."""
     pools, work = TwoPools(trace, engine, slo, transfer), phase_work(trace, engine, slo.tpot_s)
     found: dict[int, float] = {}
 
@@ -116,7 +114,6 @@ def plan_split(
 ARITHMETIC, BANDWIDTH = 0.6, 0.8
 """Shares of the data sheets' speed that engines reach."""
 STEP_S = 5e-4
-"""Fixed seconds of a step."""
 SAMPLE = 1000
 MAX_REPLICAS = 4096
 NEARLY = 0.8
@@ -125,9 +122,8 @@ LIMITS = ("KV cache", "arithmetic", "memory bandwidth", "max_num_seqs")
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
-    """The replicas for a workload. `replicas`: the fewest with which `goodput` is reached.
-    `prefill`, `decode`: what each phase alone would take. `limit`: the resource whose doubling
-    gains most, `gain` times."""
+    """`replicas`: the fewest with which `goodput` is reached. `prefill`, `decode`: what each phase alone
+    would take. `limit`: the resource whose doubling gains most, `gain` times."""
 
     offered_per_s: float
     requests_per_s: float
@@ -148,8 +144,7 @@ def engine_of(
     max_num_seqs: int = 128,
     max_num_batched_tokens: int = 2048,
 ) -> EngineModel:
-    """An engine by the roofline model. Raises `SettingError` if the accelerator's speeds are
-    unknown."""
+    """By the roofline model. Raises `SettingError` if the accelerator's speeds are unknown."""
     if not accelerator.flops or not accelerator.bandwidth:
         raise SettingError(
             f"--accelerator: of {accelerator.name} only the memory is known, and a workload needs its speed: "
@@ -175,8 +170,10 @@ def engine_of(
 def plan_workload(
     trace: Sequence[TraceRequest], engine: EngineModel, slo: Slo, *, goal: float = 0.99
 ) -> WorkloadPlan:
-    """Search for the fewest replicas with which `goal` of the requests meet the SLO; simulates the
-    whole trace. Raises `SettingError` if no number is enough."""
+    """The fewest replicas with which `goal` of the requests meet the SLO; simulates the whole trace.
+
+    Raises `SettingError` if no number is enough.
+    """
     if not 0 < goal < 1:
         raise SettingError(f"--goal: expected a share between 0 and 1, found {goal:g}")
     every = -(-len(trace) // SAMPLE)

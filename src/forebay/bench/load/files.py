@@ -1,4 +1,4 @@
-"""Prompts from files: JSON lines of your own, and conversations in ShareGPT's format."""
+"""Prompts from files: JSON lines, and conversations in ShareGPT's format."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ MAX_LINE_BYTES = 64 << 20
 MAX_NAME_CHARS = 200
 CHARS_PER_TOKEN = 4
 KEYS = ("prompt", "output_tokens", "exact", "session", "group")
-"""Allowed keys of a prompt's line."""
 ASKERS, ANSWERERS = ("human", "user"), ("gpt", "chatgpt", "bing", "bard", "assistant", "model")
 
 
-class BadEntry(Exception):
-    """Message without the entry's place."""
+class BadEntry(Exception): ...
 
 
 @dataclass(frozen=True, slots=True)
 class FilePrompts:
-    """The requests of a file, unchanged by the nonce: a second run may find them cached."""
+    """The requests of a file, without the nonce: a second run may find them cached."""
 
     kind: str
     source: str
@@ -52,10 +50,10 @@ class FilePrompts:
 def read_prompts(
     path: Path, output: Lengths | None = None, *, exact: bool = True, seed: int = 0
 ) -> FilePrompts:
-    """Read JSON lines with `prompt` (text or token ids) and `output_tokens`, and the other `KEYS`.
+    """Read JSON lines with the `KEYS`; `output` and `exact` are defaults.
 
-    `output` and `exact` are defaults. Raises `SettingError` with the line number, also for files
-    over 1 GiB, lines over 64 MiB and over 5 million requests.
+    Raises `SettingError` with the line number, also for files over 1 GiB, lines over 64 MiB and over 5
+    million requests.
     """
     random = Random(f"lengths {seed}")
 
@@ -85,8 +83,7 @@ def read_conversations(
 ) -> FilePrompts:
     """Read a ShareGPT-style file, a JSON array or JSON lines; the first question is the prompt.
 
-    `output` None: the answer's length in the file, at 4 characters per token. Raises `SettingError`
-    as `read_prompts` does.
+    `output` None: the length of the file's answer, at 4 characters per token. Raises as `read_prompts`.
     """
     random = Random(f"lengths {seed}")
 

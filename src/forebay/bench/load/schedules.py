@@ -1,4 +1,4 @@
-"""When requests are due, computed before the first is sent, and loads: requests with their times."""
+"""When requests are due, computed before the first is sent."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ class Constant(Described, kind="constant"):
 
 @dataclass(frozen=True, slots=True)
 class Gamma(Described, kind="gamma"):
-    """Gaps of a gamma distribution with shape `burstiness` and mean 1 / rate; 1 is Poisson, lower
-    burstier.
+    """Gamma-distributed gaps of mean 1 / rate; a `burstiness` of 1 is Poisson, lower ones are burstier.
 
     As in vLLM's `bench serve`, times are scaled so that the last is due at requests / rate.
     """
@@ -62,8 +61,6 @@ class Gamma(Described, kind="gamma"):
 
 @dataclass(frozen=True, slots=True)
 class Poisson(Described, kind="poisson"):
-    """Exponential gaps: `Gamma` with a burstiness of 1."""
-
     rate_per_s: float
 
     def __post_init__(self) -> None:
@@ -99,8 +96,8 @@ class Bursts:
 
 @dataclass(frozen=True, slots=True)
 class Ramp(Described, kind="ramp"):
-    """A rate that changes linearly over `over_s` seconds and then stays; gaps are exponential at each
-    moment's rate, or even with `even`."""
+    """A rate that changes linearly over `over_s` seconds and then stays; gaps are exponential, or even with
+    `even`."""
 
     from_per_s: float
     to_per_s: float
@@ -130,8 +127,6 @@ class Ramp(Described, kind="ramp"):
 
 @dataclass(frozen=True, slots=True)
 class TraceReplay:
-    """The arrivals of a trace, in seconds after its first, `speed` times as fast."""
-
     arrivals_s: Sequence[float]
     speed: float = 1.0
     source: str = "trace"
@@ -153,8 +148,6 @@ class TraceReplay:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop(Described, kind="closed"):
-    """A fixed number of requests in flight: the next is sent when one has ended."""
-
     concurrency: int
 
     def __post_init__(self) -> None:
@@ -188,8 +181,7 @@ def check_requests(requests: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestLoad:
-    """The requests of one run by when they are due. `concurrency` None: an open loop, in which each
-    has `due_s`. `asked`: its origin, for the report."""
+    """The requests of one run by due time; `concurrency` None: an open loop. `asked`: for the report."""
 
     requests: Sequence[LoadRequest]
     concurrency: int | None
@@ -204,9 +196,11 @@ def make_load(
     seed: int = 0,
     nonce: str | None = None,
 ) -> RequestLoad:
-    """Make a load. The seed decides lengths and times, `nonce` (None: a fresh one) the prompts'
-    tokens: loads with one seed have one shape and share no prefix. Raises `SettingError` for too
-    few or too many requests."""
+    """The seed decides lengths and times, `nonce` (None: a fresh one) the prompts' tokens.
+
+    So loads with one seed have one shape and share no prefix. Raises `SettingError` for too few or too many
+    requests.
+    """
     check_requests(requests)
     nonce = fresh_nonce() if nonce is None else nonce
     made = workload.requests(requests, seed=seed, nonce=nonce)

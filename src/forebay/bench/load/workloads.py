@@ -16,7 +16,7 @@ MAX_TOKENS = 10_000_000
 
 
 class Described:
-    """A dataclass whose `asked` has its kind and all of its fields, for the report."""
+    """A dataclass whose `asked` has its kind and fields, for the report."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -32,8 +32,6 @@ class Described:
 
 
 class Lengths(Protocol):
-    """A distribution of numbers of tokens, each at least 1."""
-
     def draw(self, random: Random) -> int: ...
 
     def asked(self) -> dict[str, Any]: ...
@@ -52,8 +50,6 @@ class Exactly(Described, kind="exactly"):
 
 @dataclass(frozen=True, slots=True)
 class Uniform(Described, kind="uniform"):
-    """Every length from `low` to `high` is equally likely, both included."""
-
     low: int
     high: int
 
@@ -71,7 +67,7 @@ class Uniform(Described, kind="uniform"):
 class CappedExponential(Described, kind="capped_exponential"):
     """Exponential with this mean before the cut; draws above `limit` are repeated, and rounded up.
 
-    The lengths of the continuous-batching study: mean 128, limits 32, 128, 512 and 1536.
+    The continuous-batching study used mean 128 and limits 32, 128, 512 and 1536.
     """
 
     mean: float
@@ -115,8 +111,7 @@ def read_lengths(text: str) -> Lengths:
 
 
 FIRST_ID, LAST_ID = 1_000, 30_000
-"""Ids of made-up prompts: after the special tokens, which come first in common vocabularies, and within the
-smallest of these."""
+"""Ids of made-up prompts: after the special tokens, and within the smallest common vocabulary."""
 MAX_GROUPS = 1_000_000
 # fmt: off
 WORDS = (
@@ -132,7 +127,7 @@ WORDS = (
 
 class Workload(Protocol):
     def requests(self, count: int, *, seed: int, nonce: str) -> list[LoadRequest]:
-        """`count` requests without times; the seed decides lengths, with the nonce the prompts."""
+        """`seed` decides lengths; with the nonce, the prompts."""
         ...
 
     def asked(self) -> dict[str, Any]: ...
@@ -140,8 +135,6 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RandomTokens(Described, kind="random_tokens"):
-    """Prompts of random tokens that share nothing."""
-
     prompt: Lengths
     output: Lengths
     exact: bool = True
@@ -158,7 +151,7 @@ class RandomTokens(Described, kind="random_tokens"):
 
 @dataclass(frozen=True, slots=True)
 class RandomWords(Described, kind="random_words"):
-    """Prompts of common English words, for servers that take no tokens."""
+    """For servers that accept no token ids."""
 
     prompt: Lengths
     output: Lengths
@@ -176,8 +169,7 @@ class RandomWords(Described, kind="random_words"):
 
 @dataclass(frozen=True, slots=True)
 class PrefixGroups(Described, kind="prefix_groups"):
-    """Prompts that begin, in turn, with one of `groups` prefixes of `prefix_tokens` tokens and end
-    differently."""
+    """Prompts begin, in turn, with one of `groups` prefixes of `prefix_tokens` tokens."""
 
     groups: int
     prefix_tokens: int
@@ -206,8 +198,8 @@ class PrefixGroups(Described, kind="prefix_groups"):
 
 @dataclass(frozen=True, slots=True)
 class SessionWorkload(Described, kind="sessions"):
-    """Conversations: each prompt is the previous one, a made-up answer of the requested length, and
-    new tokens. All first turns come first."""
+    """Conversations: each prompt is the previous one, a made-up answer, and new tokens. First turns are sent
+    first."""
 
     turns: int
     first: Lengths

@@ -18,13 +18,13 @@ MAX_ROWS = 120
 ROWS_AROUND = 80
 MAX_DOTS = 1500
 KNEE_LEAST = 0.1
-"""Minimum distance of a knee from the straight line, as a share of the chart's height."""
+"""Least distance of a knee from the straight line, as a share of the chart's height."""
 
 Points = list[tuple[float, float]]
 
 
 def cumulative(values: Sequence[float]) -> Points:
-    """(value, share of the samples that are at most as large), from the smallest to the largest sample."""
+    """(value, share of samples at most as large), sorted."""
     ordered = sorted(values)
     if not ordered:
         return []
@@ -39,7 +39,6 @@ def cumulative(values: Sequence[float]) -> Points:
 
 
 def response_and_service(run: LoadRun, name: str) -> tuple[list[float], list[float]]:
-    """Response and service times of `ttft` or `e2el`; answered requests only."""
     figures = [each for each in map(request_figures, run.records) if each is not None]
     response = [getattr(each, f"{name}_s") for each in figures]
     service = [getattr(each, f"service_{name}_s") for each in figures]
@@ -47,7 +46,7 @@ def response_and_service(run: LoadRun, name: str) -> tuple[list[float], list[flo
 
 
 def tokens_and_gaps(run: LoadRun) -> tuple[list[float], list[float], list[float]]:
-    """TPOT of each request; gaps between tokens and between chunks of all requests together."""
+    """TPOT of each request; all gaps between tokens, and between chunks."""
     figures = [each for each in map(request_figures, run.records) if each is not None]
     return (
         present(each.tpot_s for each in figures),
@@ -58,8 +57,8 @@ def tokens_and_gaps(run: LoadRun) -> tuple[list[float], list[float], list[float]
 
 @dataclass(frozen=True, slots=True)
 class Courses:
-    """A run over time, in bins: (start of the bin, value), with the last repeated at the end.
-    `in_flight`: the bin's mean of requests sent and not ended."""
+    """A run over time, in bins: (start of the bin, value), the last repeated at the end. `in_flight`: the
+    bin's mean."""
 
     due_per_s: Points
     answered_per_s: Points
@@ -103,7 +102,6 @@ def _count_tokens(record: RequestRecord, tokens: list[float], place: object) -> 
 
 
 def signals(run: LoadRun) -> dict[str, Points]:
-    """The engine's numeric samples by name, thinned out."""
     names = list(dict.fromkeys(name for sample in run.samples for name in sample.values))
     found = {}
     for name in names:
@@ -115,13 +113,12 @@ def signals(run: LoadRun) -> dict[str, Points]:
 
 
 def first_tokens(run: LoadRun) -> Points:
-    """(when it was due, its TTFT) of each answered request, thinned out."""
     found = [(record.due_s, figures.ttft_s) for record in run.records if (figures := request_figures(record))]
     return thinned([(due_s, ttft_s) for due_s, ttft_s in found if ttft_s is not None], MAX_DOTS)
 
 
 def waterfall(run: LoadRun) -> list[RequestRecord]:
-    """Requests by when they were due: all of few; of many, those due around the slowest one."""
+    """Requests by due time: all if they are few, else those due around the slowest one."""
     ordered = sorted(run.records, key=lambda record: (record.due_s, record.index))
     if len(ordered) <= MAX_ROWS:
         return ordered
@@ -135,10 +132,10 @@ def thinned(points: Points, most: int) -> Points:
 
 
 def knee(points: Sequence[tuple[float, float]]) -> int | None:
-    """The place where more of x begins to cost much of y, or None.
+    """Index of the point after which more of x costs much of y, or None.
 
-    The point farthest below the straight line between the ends, both axes scaled to 0..1 ("Finding
-    a 'Kneedle' in a Haystack", Satopää et al. 2011, without its smoothing).
+    The point farthest below the straight line between the ends, both axes scaled to 0..1 (Satopää et al.
+    2011, "Kneedle", without its smoothing).
     """
     if len(points) < 4:
         return None

@@ -1,4 +1,4 @@
-"""The document of a benchmark: one JSON file, and a second one with its requests, one per line."""
+"""The document of a benchmark: one JSON file, and one with its requests, a line each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_DOCUMENT_BYTES = 256 << 20
 MAX_REQUEST_BYTES = 2 << 30
 MAX_RUNS = 10_000
 DIGITS = 6
-"""Times are written to the microsecond: finer than the clock's noise, and half the size."""
+"""Microseconds: finer than the clock's noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,6 @@ def measured_run(run: LoadRun, slo: RequestSlo | None = None) -> MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of one command: one run, a sweep or repeats, in the order of measurement."""
-
     command: str
     runs: tuple[MeasuredRun, ...]
 
@@ -55,7 +53,6 @@ def requests_path(path: Path) -> Path:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """The report as a JSON value, without its requests."""
     return {
         "format": FORMAT,
         "command": report.command,
@@ -82,7 +79,7 @@ def write_report(path: Path, report: Report) -> None:
 def read_report(path: Path) -> Report:
     """Read what `write_report` wrote; runs have no requests if their file is missing.
 
-    Raises `SettingError` for another document, and for one that is damaged or too large.
+    Raises `SettingError` for another document, or one that is damaged or too large.
     """
     found = read_object(path)
     if found.get("format") != FORMAT:
@@ -105,7 +102,7 @@ def read_report(path: Path) -> Report:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a document's JSON object. Raises `SettingError` if it has none, or is too large."""
+    """Raises `SettingError` if the file has no JSON object or is too large."""
     try:
         found = orjson.loads(read_bytes(path, MAX_DOCUMENT_BYTES, str(path)))
     except orjson.JSONDecodeError as error:
@@ -114,7 +111,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def listed_runs(path: Path, found: Mapping[str, Any]) -> list[Any]:
-    """The runs that a document lists. Raises `SettingError` for none, or too many."""
+    """Raises `SettingError` for no runs, or too many."""
     listed = found.get("runs")
     if not isinstance(listed, list) or not 0 < len(listed) <= MAX_RUNS:
         raise SettingError(f'{path}: expected 1 to {MAX_RUNS} runs in "runs"')
@@ -122,7 +119,7 @@ def listed_runs(path: Path, found: Mapping[str, Any]) -> list[Any]:
 
 
 def request_document(record: RequestRecord) -> dict[str, Any]:
-    """A request as a JSON value without nulls; a chunk is `[at_s]` or `[at_s, tokens]`."""
+    """Without nulls; a chunk is `[at_s]` or `[at_s, tokens]`."""
     found: dict[str, Any] = {}
     for name in RequestRecord.__slots__:
         value = getattr(record, name)
@@ -213,7 +210,7 @@ def _record_of(found: dict[str, Any]) -> RequestRecord:
 def read_records(
     path: Path, runs: int, noun: str, record_of: Callable[[dict[str, Any]], Record]
 ) -> Iterator[tuple[int, Record]]:
-    """The records of a file, each with the number of its run. Raises `SettingError` with the line."""
+    """Each record with the number of its run. Raises `SettingError` with the line."""
     data = read_bytes(path, MAX_REQUEST_BYTES, str(path))
     for number, line in enumerate(data.splitlines(), start=1):
         try:

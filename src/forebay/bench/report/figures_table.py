@@ -1,4 +1,4 @@
-"""Names of loads, and the figures of runs as rows of words for a page and for a terminal."""
+"""Names of loads, and figures of runs as rows for a page and a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rate_per_s(asked: Mapping[str, Any]) -> float | None:
 
 
 def concurrency(asked: Mapping[str, Any]) -> int | None:
-    """Requests in flight in a closed loop; None for an open one."""
+    """None for an open loop."""
     found = _number(asked, "concurrency")
     return None if found is None else int(found)
 
@@ -47,7 +47,7 @@ def load_name(asked: Mapping[str, Any]) -> str:
 
 
 def loads(runs: Sequence[MeasuredRun]) -> list[tuple[str, list[MeasuredRun]]]:
-    """Runs by target and load with repeats together, in the order of their first runs."""
+    """Runs by target and load, repeats together, in the order of their first runs."""
     several = len({target_of(measured.run.asked) for measured in runs}) > 1
     found: dict[bytes, tuple[str, list[MeasuredRun]]] = {}
     for measured in runs:
@@ -78,7 +78,7 @@ def _distinguished(
 
 
 def load_of(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The requested load without its target: equal for repeats and for runs to compare."""
+    """The requested load without its target: equal for repeats."""
     return {name: value for name, value in asked.items() if name not in CHANGES_IN_REPEATS}
 
 
@@ -106,7 +106,6 @@ def _number(asked: Mapping[str, Any], name: str) -> float | None:
 
 HEADER = ("", "count", "mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 NARROW = (0, 2, 5, 6, 7, 8, 9)
-"""The columns for which a terminal has room."""
 FIGURES = (
     ("ttft", "TTFT, response", True),
     ("service_ttft", "TTFT, service", True),
@@ -124,7 +123,7 @@ FIGURES = (
 
 
 def figure_rows(figures: RunFigures) -> Iterator[tuple[str, ...]]:
-    """A row of `HEADER` for each distribution, with its unit; dashes for percentiles of too few samples."""
+    """A row of `HEADER` for each distribution; dashes for percentiles of too few samples."""
     for name, words, timed in FIGURES:
         found = figures.distributions.get(name)
         if found is not None:
@@ -163,8 +162,7 @@ Loads = Sequence[tuple[str, Sequence[MeasuredRun]]]
 
 
 def loads_table(named: Loads) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A header, and a row per load: verdict, figures as means over repeats with intervals,
-    failures. Figures that no load has are left out."""
+    """A header, and a row per load. Figures that no load has are left out."""
     columns: list[tuple[str, list[list[float | None]], Unit]] = [
         ("requests/s", [[one.figures.requests_per_s for one in own] for _, own in named], NUMBER),
         ("output tokens/s", [[one.figures.output_tokens_per_s for one in own] for _, own in named], NUMBER),

@@ -19,7 +19,6 @@ PER_USER = "tokens/sec/user"
 
 
 def aiperf_records(run: LoadRun) -> Iterator[dict[str, Any]]:
-    """One value per request, in the order of the run's records."""
     began_ns = wall_clock_ns(run.began_at)
     sessions: dict[str, int] = {}
     turns: dict[str, int] = {}
@@ -117,7 +116,6 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def vllm_result(run: LoadRun, slo: RequestSlo | None = None) -> dict[str, Any]:
-    """The run as one JSON value."""
     answers = [_Answer(record) for record in run.records]
     good = [answer for answer in answers if answer.succeeded]
     duration_s = run.duration_s

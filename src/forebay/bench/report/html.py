@@ -35,7 +35,7 @@ from forebay.untrusted_text import counted
 
 MAX_ROWS = 400
 MAX_SERIES = 4
-"""Curves of a sweep that are drawn: one per target and workload."""
+"""Curves of a sweep, one per target and workload."""
 MAX_LEFT_OUT = 8
 
 
@@ -123,7 +123,6 @@ def _throughput_latency(named: Loads, name: str, words: str) -> Figure | None:
 
 
 MAX_DETAILED = 8
-"""Runs of a sweep that are shown with all their charts."""
 MAX_SETTINGS = 200
 MAX_REASONS = 12
 MEANINGS = (
@@ -158,7 +157,6 @@ def report_page(report: Report) -> str:
 
 
 def settings_table(provenance: Mapping[str, Any], asked: Mapping[str, Any]) -> Table:
-    """The origin of a run's figures."""
     rows = [*flattened(provenance), *(("load " + name, value) for name, value in flattened(asked))]
     return Table("Provenance", (), rows[:MAX_SETTINGS])
 

@@ -27,7 +27,6 @@ WORDS = {True: "better", False: "worse"}
 
 
 Curves = Callable[[LoadComparison[Run]], Iterator[Figure]]
-"""Draws the distributions of both under one load."""
 
 
 def comparison_page(
@@ -120,7 +119,7 @@ def event_curves(load: LoadComparison[MeasuredStream]) -> Iterator[Figure]:
 
 
 def both_curves(title: str, nouns: str, before: Sequence[float], after: Sequence[float]) -> Iterator[Figure]:
-    """The distributions of a time of A and B in one chart; nothing if one has none."""
+    """Empty if A or B has none."""
     both = sorted(before), sorted(after)
     if not all(both):
         return

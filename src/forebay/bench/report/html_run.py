@@ -30,28 +30,24 @@ from forebay.pages.units import MILLISECONDS, NUMBER, SECONDS, SHARE, Unit, show
 MAX_SIGNALS = 8
 SLOWEST = 8
 TIMES = 12
-"""Rows of a table of a chart over time."""
 MAX_ERRORS = 12
 FAR = 1.25
-"""An objective further than this many times the longest time is not drawn."""
+"""An objective beyond this many times the longest time is not drawn."""
 SAME = 0.01
-"""Below this share of the longest time, response and service times are drawn as one line."""
+"""Times that differ by less than this share of the longest are drawn as one line."""
 
 SIGNALS = {
     "kv_cache_usage": ("KV-cache usage", SHARE),
     "prefix_cache_hit_share": ("share of prompt tokens from the prefix cache", SHARE),
     "preemptions": ("preemptions since the start", NUMBER),
 }
-"""Signals that come first, with their titles; others follow under their own names."""
 SUFFIXES = {
     "_memory_mb": (": memory, MB", NUMBER),
     "_cores": (": cores kept busy", NUMBER),
     "_power_w": (": power, W", NUMBER),
     "_busy": (": share of the time busy", SHARE),
 }
-"""Titles of a process's or GPU's signals, after its name."""
 TOTALS = ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
-"""Totals since the start, drawn in other ways."""
 
 
 def run_view(measured: MeasuredRun) -> dict[str, Any]:
@@ -104,7 +100,7 @@ def _cdf(
     apart = bool(sent) and _apart(ordered, sent)
     middle = percentile(ordered, 50)
     unit = time_unit(max(middle, ordered[-1] / 20))
-    # Chunks read together have gaps of 0: a few tiny values must not decide about the axis.
+    # Chunks read together have gaps of 0: a few tiny values must not determine the axis.
     quarter = percentile(ordered, 25)
     wide = quarter > 0 and percentile(ordered, 99) / quarter >= LOG_FROM
     floor = max(percentile(ordered, 5), quarter / 10)

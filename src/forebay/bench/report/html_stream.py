@@ -27,7 +27,6 @@ GROUPS: Sequence[tuple[Colour, str, Sequence[str]]] = (
     ("blue", "decode", ("decode",)),
     ("green", "for the commit", ("release", "commit")),
 )
-"""Colours of the parts of an event's latency, and the stages in each."""
 MIN_SLOWEST = 10
 COURSES = (
     ("running", "waiting", "requests at the engine"),
@@ -36,7 +35,6 @@ COURSES = (
 
 
 def stream_page(measured: Sequence[MeasuredStream], command: str, findings: Sequence[str] = ()) -> str:
-    """The whole page; it loads nothing and needs no script."""
     run = measured[0].run
     count = sum(len(one.run.followed) for one in measured)
     step = -(-len(measured) // MAX_DETAILED)
@@ -93,7 +91,7 @@ def _parts(event: EventRecord) -> list[float]:
 
 
 def slow_and_usual(run: StreamRun) -> list[tuple[str, list[EventRecord]]]:
-    """Events around the median latency, and the slowest ones: one in a hundred, or `MIN_SLOWEST`."""
+    """Events around the median latency, and the slowest percent, at least `MIN_SLOWEST`."""
     done = [event for event in run.followed if event.committed_s is not None]
     done.sort(key=lambda event: latency_s(event, "committed") or 0.0)
     if not done:

@@ -30,7 +30,6 @@ SOURCES = {
     "jsonl": "sampled",
     "sharegpt": "sampled",
 }
-"""Where the tokens of a workload come from."""
 
 SIGNALS: Mapping[str, tuple[str, str | None, str, float]] = {
     "running": ("num_requests_running", "running_requests", "count", 1),
@@ -47,11 +46,10 @@ SIGNALS: Mapping[str, tuple[str, str | None, str, float]] = {
     "gpu0_memory_mb": ("gpu_memory_usage", "gpu_memory_usage", "MB", 1),
     "gpu0_power_w": ("power_consumption", "power_consumption", "Watts", 1),
 }
-"""Our samples: names in a series and in an aggregate, unit, and our value in that unit."""
+"""Our samples: names in a series and in an aggregate, unit, our value in that unit."""
 
 
 def benchmark_report(measured: MeasuredRun, version: str) -> dict[str, Any]:
-    """The run as one JSON value."""
     run, figures = measured.run, measured.figures
     began = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(
         microseconds=wall_clock_ns(run.began_at) // 1000

@@ -1,4 +1,4 @@
-"""What was sent, what is committed, and the state of each event so far."""
+"""What was sent, what is committed, and the state of each event."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from forebay.records import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An event that was sent: its id, its event time, and its key or None."""
-
     id: str
     due_us: int
     key: str | None = None
@@ -42,12 +40,12 @@ class KeyWindow:
 
 
 def window_name(key: str, start_ms: int, end_ms: int, revision: int = 0) -> str:
-    """The name of a window's result, equal for repeats."""
+    """Equal for repeats of a window's result."""
     return f"{key}@{start_ms}-{end_ms}" + (f" revision {revision}" if revision else "")
 
 
 def key_windows(windows: Windows, events: Sequence[Sent]) -> list[KeyWindow]:
-    """All windows that these events open, ordered by end."""
+    """Ordered by end."""
     found = _sessions(windows, events) if windows.kind == "session" else _aligned(windows, events)
     return sorted(found, key=lambda each: (each.end_ms, each.key))
 
@@ -77,7 +75,7 @@ def _sessions(windows: Windows, events: Iterable[Sent]) -> Iterator[KeyWindow]:
 
 
 def least_span_s(windows: Windows, out_of_orderness_s: float) -> float | None:
-    """Seconds of events until the first window is surely over; None if none may ever be."""
+    """Seconds of events until the first window is surely over; None if none may be."""
     return windows.step_ms / 1000 + out_of_orderness_s if windows.size_ms else None
 
 
@@ -107,7 +105,7 @@ def file_clock_s() -> float:
 class CommittedFiles:
     """The lines of a folder of JSON lines, once each. Not thread-safe.
 
-    A line's time is its file's last status change: it is renamed or grows.
+    A line's time is its file's last status change.
     """
 
     def __init__(self, folder: Path, *, now: Callable[[], int] = now_us) -> None:
@@ -149,7 +147,6 @@ def read_result(line: bytes, at_us: int) -> Committed:
 
 
 def read_letter(line: bytes, at_us: int, id_field: str) -> Committed:
-    """Parse a dead letter."""
     found = read_json(line)
     id = found.get("id")
     if id is None:
@@ -162,13 +159,11 @@ def read_letter(line: bytes, at_us: int, id_field: str) -> Committed:
 
 
 PART = "/"
-"""In the ids of an event's further results, before their number."""
+"""Before the number in the ids of an event's further results."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """How far a load has come."""
-
     total: int
     due: int
     done: int
@@ -194,7 +189,7 @@ class EventBook:
         self.earlier_doubled = 0
 
     def expect(self, sent: Sequence[Sent]) -> None:
-        """Start a new load with these events, in the order of their times."""
+        """`sent` is ordered by time."""
         ids = [each.id for each in sent]
         self._sent, self._due_us = sent, [each.due_us for each in sent]
         self._known.update(ids)
@@ -203,7 +198,6 @@ class EventBook:
         self._failed = self.strangers = self.earlier_doubled = 0
 
     def look(self) -> None:
-        """Read what was committed since the last call."""
         for at_us, line in self._results.look():
             self._take(read_result(line, at_us))
         for at_us, line in self._letters.look():
@@ -211,12 +205,10 @@ class EventBook:
 
     @property
     def doubles(self) -> int:
-        """Results and dead letters of all loads beyond the first of their event."""
         ids = {*self._times, *self._letters_of}
         return sum(self._times.get(id, 0) + self._letters_of.get(id, 0) - 1 for id in ids)
 
     def over(self, checkpoints_us: Sequence[int], now_us: int) -> bool:
-        """Whether the load is complete."""
         return not self._open
 
     def _take(self, found: Committed) -> None:
@@ -267,7 +259,6 @@ Record = TypeVar("Record", bound=EventRecord)
 
 
 def seconds_after(began_us: int) -> AfterS:
-    """A function from microseconds to seconds after `began_us`; None stays None."""
     return lambda at_us: None if at_us is None else (at_us - began_us) / 1e6
 
 

@@ -1,4 +1,4 @@
-"""What is compared of measured pipelines."""
+"""The figures of measured pipelines that are compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.bench.stream.figures import UNTIL, is_good, latency_s
 from forebay.bench.stream.records import EventRecord
 
 LOAD = ("schedule", "events", "data")
-"""Keys of a request that are the load; the pipeline's settings may be what is compared."""
+"""Keys of a request that are the load."""
 
 
 def load_of(measured: MeasuredStream) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def load_name(measured: MeasuredStream) -> str:
 
 
 def stream_loads(found: Sequence[MeasuredStream]) -> list[tuple[str, list[MeasuredStream]]]:
-    """Runs by load with repeats together, in the order of their first runs."""
+    """Runs by load, repeats together, in the order of their first runs."""
     by_load: dict[str, list[MeasuredStream]] = {}
     for measured in found:
         by_load.setdefault(repr(sorted(flattened(load_of(measured)))), []).append(measured)
@@ -74,7 +74,7 @@ def _times(
 
 
 def latencies(until: Until, measured: MeasuredStream) -> list[float]:
-    """From each event's own time until it was answered, or committed, in the order of these times."""
+    """From each event's own time, in the order of these times."""
     return present(latency_s(event, until) for event in _by_due(measured))
 
 

@@ -1,5 +1,4 @@
-"""The document of measured pipelines: one JSON file, and a second one with the events, one per
-line."""
+"""The document of measured pipelines: one JSON file, and one with the events, a line each."""
 
 from __future__ import annotations
 
@@ -49,7 +48,6 @@ def events_path(path: Path) -> Path:
 
 
 def stream_document(measured: Sequence[MeasuredStream], command: str = "stream") -> dict[str, Any]:
-    """The runs as a JSON value, without their events."""
     return {"format": FORMAT, "command": command, "runs": [run_document(each) for each in measured]}
 
 
@@ -90,7 +88,7 @@ def _with_texts(value: Any) -> Any:
 
 
 def event_document(event: EventRecord) -> dict[str, Any]:
-    """An event as a JSON value without default values, except `results`."""
+    """Without default values, except `results`."""
     found = {each.name: (getattr(event, each.name), each.default) for each in fields(event)}
     return {
         name: round(value, DIGITS) if isinstance(value, float) else value
@@ -100,7 +98,7 @@ def event_document(event: EventRecord) -> dict[str, Any]:
 
 
 def event_lines(measured: Sequence[MeasuredStream]) -> Iterator[bytes]:
-    """Every event and result of every run, with the number of its run."""
+    """Each with the number of its run."""
     for number, each in enumerate(measured):
         for event in each.run.events:
             yield orjson.dumps({"run": number, **event_document(event)}) + b"\n"
@@ -120,8 +118,6 @@ def write_stream(path: Path, measured: Sequence[MeasuredStream], document: dict[
 
 @dataclass(frozen=True, slots=True)
 class RecordedStreams:
-    """A document of measured pipelines."""
-
     command: str
     runs: tuple[MeasuredStream, ...]
     more: Mapping[str, Any]
@@ -162,7 +158,7 @@ _RESULT = TypeAdapter(ResultRecord)
 def read_streams(path: Path) -> RecordedStreams:
     """Read what `write_stream` wrote; runs have no events if their file is missing.
 
-    Raises `SettingError` for another document, and for one that is damaged or too large.
+    Raises `SettingError` for another document, or one that is damaged or too large.
     """
     found = read_object(path)
     if found.get("format") != FORMAT:

@@ -18,14 +18,13 @@ from forebay.connectors.generator.posts import post, topic_of
 from forebay.errors import SettingError
 
 Until = Literal["answered", "committed"]
-"""The moment that ends an event's latency for its objective."""
 
 MAX_EVENTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSlo:
-    """An event's objective: `until` (answered, or committed) at most `within_s` after its time."""
+    """An event's objective: `until` at most `within_s` after its time."""
 
     within_s: float
     until: Until = "committed"
@@ -37,8 +36,8 @@ class EventSlo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLoad:
-    """One run: `events` events at the times of `schedule`. `data`: a JSON-lines file, repeated;
-    None: the generator's posts. `seed` decides times and posts."""
+    """The load of one run. `data`: a JSON-lines file, repeated; None: generated posts. `seed` decides times
+    and posts."""
 
     schedule: Schedule = field(default_factory=lambda: Constant(10.0))
     events: int = 300
@@ -53,13 +52,12 @@ class EventLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """The pipeline to measure, and how.
+    """The pipeline to measure.
 
-    `pipeline`: a file, or its value (paths count from the working directory); source, sinks and
-    checkpoint folder are replaced. `settings`: `key.in.the.file=VALUE`. `engine`: URLs; if the file
-    has none either, a local engine is started. `state`: an address in an object store for
-    checkpoints, in a folder that is deleted at the end. `warm_events`: uncounted events before the
-    load. `patience_s`: wait for commits after the last event; the rest is lost.
+    `pipeline`: a file, or its content; source, sinks and checkpoint folder are replaced. `settings`:
+    `key.in.the.file=VALUE`. `engine`: URLs; without any here or in the file, a local engine is started.
+    `state`: an address in an object store for checkpoints, deleted at the end. `warm_events`: uncounted.
+    `patience_s`: wait for commits after the last event.
     """
 
     pipeline: Path | Mapping[str, Any]
@@ -81,12 +79,12 @@ class StreamOptions:
 
 
 ID, DUE_US = "forebay_event", "forebay_due_us"
-"""Fields added to each event: its id, and its event time in microseconds since 1970."""
+"""Fields added to each event: its id, and its time in microseconds since 1970."""
 MAX_BYTES = 1 << 30
 
 
 def read_data(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a JSON-lines file of at most 1 GiB."""
+    """At most 1 GiB."""
     found = []
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -117,8 +115,8 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
 def fields_of(
     data: Sequence[dict[str, Any]] | None, count: int, seed: int, nonce: str
 ) -> Iterator[dict[str, Any]]:
-    """The fields of `count` events: `data` repeated, or made-up posts that begin with `nonce`, so
-    that no prefix cache and no journal holds them."""
+    """`data` repeated, or made-up posts that begin with `nonce`, so that no prefix cache and no journal
+    holds them."""
     if data is not None:
         return islice(cycle(data), count)
     posts = (dict(post(seed, index, topic_of(seed, index))) for index in range(count))
@@ -126,7 +124,7 @@ def fields_of(
 
 
 def due_offsets(load: EventLoad) -> list[float]:
-    """When events are due, in seconds after the start. Raises `SettingError` as schedules do."""
+    """Seconds after the start. Raises `SettingError` as schedules do."""
     return load.schedule.due_s(load.events, Random(f"schedule {load.seed}"))
 
 

@@ -64,8 +64,10 @@ class Emitted:
 
 
 class EventFeed:
-    """Serves the events: event N has the id N, and a client continues after the last id it names.
-    Unread events wait here: a slow pipeline does not make the feed late."""
+    """Serves the events; a client resumes after the last id it names.
+
+    Unread events wait here: a slow pipeline does not make the feed late.
+    """
 
     def __init__(self, emitted: Emitted) -> None:
         self._emitted = emitted
@@ -109,7 +111,7 @@ async def _until_gone(
 
 
 def next_event(head: bytes) -> int:
-    """The first event that a request asks for. Raises `ValueError` if the id is not a number."""
+    """Raises `ValueError` if the id is not a number."""
     for line in head.splitlines():
         name, _, value = line.partition(b":")
         if name.strip().lower() == LAST_ID:
@@ -145,8 +147,6 @@ async def main() -> None:
 
 
 class FeedProcess:
-    """Runs `forebay.bench.stream.feed` for the length of a block."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -176,11 +176,11 @@ class FeedProcess:
         return self._process.pid
 
     def load(self, path: Path) -> None:
-        """Send the events of a file when they are due; blocks until the file is read."""
+        """Send the events of a file when they are due; blocks until it is read."""
         self._note(str(path))
 
     def report(self) -> dict[str, tuple[int, int]]:
-        """For written events by id: when each could have been written, and when it was."""
+        """By id: when each written event could have been written, and when it was."""
         path = self._folder / "emitted.txt"
         self._note(f"report {path}")
         rows = (line.split() for line in path.read_text().splitlines())

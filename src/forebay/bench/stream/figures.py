@@ -1,4 +1,4 @@
-"""The figures of a pipeline's run, and whether it falls behind its events."""
+"""The figures of a pipeline's run, and whether it falls behind."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from forebay.bench.stream.events import EventSlo, Until
 from forebay.bench.stream.records import EventRecord, StreamRun
 
 PARTS = 10
-"""Equal parts into which the time is cut."""
 MIN_EVENTS = 50
 """Fewer events cannot separate a trend from chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """Growth of a lag in events per second, with its 95 % interval (see `lag_slope`)."""
+    """In events per second, with its 95 % interval."""
 
     per_s: float
     low: float
     high: float
 
     def grows(self, rate_per_s: float) -> bool:
-        """Whether the whole interval is above 0, and the growth above `MAX_GROWTH` of the rate."""
+        """Whether the whole interval is above 0, and the growth above `MAX_GROWTH`."""
         return self.low > 0 and self.per_s > MAX_GROWTH * rate_per_s
 
     def unsure(self, rate_per_s: float) -> float:
-        """Half the width of the interval, as a share of the rate of events."""
+        """Half the interval's width, as a share of the rate."""
         return (self.high - self.low) / 2 / rate_per_s
 
 
 FIRST_EVENTS = 10
-"""Their latency is how long an empty pipeline takes to fill."""
+"""Their latency is the time to fill an empty pipeline."""
 SETTLE_LATENCIES = 2.0
-"""The lag counts from this many of these latencies after the first event, because latencies differ."""
+"""The lag counts from this many first latencies after the first event."""
 MIN_LATENCIES = 10.0
-"""A run must last this many of these latencies."""
+"""A run must last this many first latencies."""
 MAX_UNSURE = 0.1
 """The widest half interval, as a share of the rate, for which "does not grow" means anything."""
 MAX_GROWTH = 0.01
-"""Smaller growth, as a share of the rate, does not count: repeats differ by as much."""
+"""Smaller growth, as a share of the rate, is ignored: repeats differ by as much."""
 
 
 def lag_curve(due_s: Sequence[float], done_s: Sequence[float]) -> list[tuple[float, int]]:
-    """The lag after each moment at which it changed; both inputs are sorted."""
+    """The lag at each change; both inputs are sorted."""
     steps = sorted([(at_s, 1) for at_s in due_s] + [(at_s, -1) for at_s in done_s])
     curve: list[tuple[float, int]] = []
     lag = 0
@@ -63,7 +62,7 @@ def lag_curve(due_s: Sequence[float], done_s: Sequence[float]) -> list[tuple[flo
 
 
 def mean_lag(due_s: Sequence[float], done_s: Sequence[float], from_s: float, to_s: float) -> float:
-    """The mean lag over a time: the area below its curve, over the length."""
+    """The area below the lag's curve, over the length."""
 
     def area(times_s: Sequence[float]) -> float:
         before, inside = bisect_right(times_s, from_s), bisect_right(times_s, to_s)
@@ -73,13 +72,13 @@ def mean_lag(due_s: Sequence[float], done_s: Sequence[float], from_s: float, to_
 
 
 def first_latency_s(due_s: Sequence[float], done_s: Sequence[float]) -> float:
-    """The longest latency of the first `FIRST_EVENTS`, in any order of completion; both inputs are sorted."""
+    """The longest latency of the first `FIRST_EVENTS`; both inputs are sorted."""
     return max((done - due for due, done in zip(due_s[:FIRST_EVENTS], done_s, strict=False)), default=0.0)
 
 
 def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope | None) -> float:
-    """How long a run must last before its lag can be called steady; both inputs are sorted. An
-    interval shrinks with the root of the length."""
+    """How long a run must last before its lag is called steady: an interval shrinks with the root of the
+    length."""
     least_s = MIN_LATENCIES * first_latency_s(due_s, done_s)
     length_s = due_s[-1] - due_s[0] if due_s else 0.0
     if slope is None or length_s <= 0:
@@ -88,16 +87,13 @@ def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope
 
 
 def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
-    """The growth of the lag while events were due; both inputs are sorted. None for fewer than
-    `MIN_EVENTS`, or a first answer in the second half.
+    """The growth of the lag while events were due; both inputs are sorted.
 
-    The time from `SETTLE_LATENCIES` times `first_latency_s` after the first event is cut into
-    `PARTS`; the slope is the mean difference between the mean lags of neighbours, with Student's
-    interval. Lags are running sums: a straight line through them has an interval that is far too
-    narrow.
+    None for fewer than `MIN_EVENTS`, or a first answer in the second half. The slope is the mean difference
+    between the mean lags of neighbouring `PARTS`, with Student's interval.
 
-    In simulated queues (16 slots, 95 % of the capacity), `grows` was wrong in 2 % of the runs; a
-    least-squares line in 36 %, corrected for autocorrelation in 8 to 25 %.
+    Lags are running sums: in simulated queues (16 slots, 95 % of the capacity), `grows` was wrong in 2 % of
+    the runs, a least-squares line in 36 %, corrected for autocorrelation in 8 to 25 %.
     """
     if len(due_s) < MIN_EVENTS or due_s[-1] <= due_s[0]:
         return None
@@ -128,24 +124,21 @@ STAGES = {
     "release": ("answered_s", "left_s", "until the answer left the operator"),
     "commit": ("left_s", "committed_s", "for the commit"),
 }
-"""Stages of an event's latency: the moments at their ends, and what was waited for."""
+"""Stages of an event's latency: the moments at their ends, and the reason for the wait."""
 WINDOW = "window"
 RESULT_STAGES = {
     WINDOW: ("due_s", "emitted_s", "until its window was found to be over, or its detector gave it"),
     **{name: STAGES[name] for name in STAGES if name not in ("source", "read")},
 }
-"""The same for a result that stands for many events."""
+"""For a result that stands for many events."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """The figures of a run; distributions in seconds. If results stand for many events, they are
-    counted in place of events.
+    """The figures of a run, in seconds; of results, if those stand for many events.
 
-    `lost`: neither result nor dead letter; `doubled`: more than one. `goodput`: share of offered
-    events that met the objective. `latency`: from the event's own time. `stages`: by the names of
-    `STAGES`. `lag`: growth of due and unfinished events; None if there were too few. `miscounted`:
-    results that stand for a wrong number of events.
+    `goodput`: share of offered events that met the objective. `latency`: from the event's own time. `lag`:
+    growth of due and unfinished events; None if there were too few.
     """
 
     offered: int
@@ -199,8 +192,7 @@ def is_good(event: EventRecord, slo: EventSlo) -> bool:
 
 
 def lag_times(run: StreamRun) -> tuple[list[float], list[float]]:
-    """Sorted times at which events were due and answered, without dead letters: those are never
-    answered, and not behind either."""
+    """Sorted times at which events were due and answered, without dead letters."""
     events = [event for event in run.followed if event.error is None or event.committed]
     return (
         sorted(event.due_s for event in events),

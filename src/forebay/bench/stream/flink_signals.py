@@ -1,4 +1,4 @@
-"""Samples the measured Flink job: checkpoints, watermarks, and the operator's counts."""
+"""Samples the Flink job: checkpoints, watermarks, and the operator's counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GAUGES = ("in_flight", "pending")
 EARLIEST_MS, LATEST_MS = 0, 2**53
 """Watermarks outside mean: none yet, or the end of the input."""
 AT_ONCE = 15
-"""Metrics per request: Flink refuses an address of more than 4 KiB."""
+"""Metrics per request: Flink rejects an address of more than 4 KiB."""
 NAMES_S = 20.0
 RECORD_S = 10.0
 
@@ -27,11 +27,11 @@ Ask = Callable[[str], Any]
 
 
 class FlinkSignals:
-    """A `Source` of the job that `state` names: `in_flight`, `pending`, `watermark_delay_s`. Keeps
-    the checkpoints that it saw.
+    """A `Source` of the job that `state` names: `in_flight`, `pending`, `watermark_delay_s`; also records
+    checkpoints.
 
-    The record may be in a slow store: it is read every `RECORD_S`, and if Flink no longer answers.
-    Called by one thread; another may read `checkpoints` afterwards.
+    The job's record may be in a slow store: it is read every `RECORD_S`, and if Flink no longer answers. For
+    one thread; another may read `checkpoints` afterwards.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Kills parts of a measured pipeline at given times, and compares the goodput with and without."""
+"""Kills parts of a pipeline at given times, and compares goodput with and without."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ from forebay.errors import SettingError
 from forebay.processes import alive
 
 Part = Literal["jvm", "command", "engine"]
-"""`jvm`: Flink with all tasks; the command starts another."""
+"""`jvm`: Flink with all tasks; the command restarts it."""
 PARTS: tuple[Part, ...] = get_args(Part)
 SETTLE_S = 0.1
 """How long calls in flight at a kill may still be answered."""
 EDGE = 0.15
-"""Share of the time, at the beginning and at the end, without random kills."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """`part` is killed `at_s` seconds after the load's first moment."""
-
     part: Part
     at_s: float
 
@@ -59,7 +56,7 @@ def drawn_kills(count: int, seconds: float, seed: int, parts: Sequence[Part]) ->
 
 
 def check_kills(kills: Sequence[Kill], seconds: float) -> None:
-    """Raise `SettingError` for a kill after the last event is due: nothing may be left to kill."""
+    """Raise `SettingError` for a kill after the last event is due."""
     for kill in kills:
         if kill.at_s >= seconds:
             raise SettingError(
@@ -69,14 +66,12 @@ def check_kills(kills: Sequence[Kill], seconds: float) -> None:
 
 
 def since_kills(checkpoints_us: Sequence[int], killed: Sequence[Killed], began_us: int) -> list[int]:
-    """The checkpoints after the restart from the last kill: earlier ones do not show that it is over."""
     back_us = began_us + round(max((one.back_s for one in killed), default=0.0) * 1e6)
     return [at_us for at_us in checkpoints_us if at_us >= back_us]
 
 
 class Killer:
-    """Makes kills when they are due; each blocks until its processes are gone, and restarts what
-    does not restart by itself. `used_s`: processor seconds of all killed processes."""
+    """Makes kills when they are due; each blocks until its processes are gone, and restarts the engine."""
 
     def __init__(
         self,
@@ -132,8 +127,6 @@ def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None
 
 
 def goodput_document(found: Sequence[MeasuredStream]) -> dict[str, Any]:
-    """For runs without and with kills: goodput, its interval over runs, lost and doubled events,
-    and the seconds to the next result after each kill."""
     return {
         "without_kills": _of([measured for measured in found if not measured.run.planned_kills]),
         "with_kills": _of([measured for measured in found if measured.run.planned_kills]),

@@ -25,7 +25,9 @@ TRIAL_S = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLoadOptions:
     """The options of `forebay bench stream`: at most one of `rate`, `ramp`, `bursts` and `trace`.
-    `events` None: `seconds` times the rate, all of a trace, or `EVENTS`."""
+
+    `events` None: `seconds` times the rate, all of a trace, or `EVENTS`.
+    """
 
     rate: float | None = None
     burstiness: float | None = None
@@ -41,7 +43,6 @@ class EventLoadOptions:
 
     @property
     def fixed(self) -> str:
-        """The given options that leave no rate to choose."""
         given = {
             "--ramp": self.ramp,
             "--bursts": self.bursts,
@@ -51,13 +52,12 @@ class EventLoadOptions:
         return " and ".join(name for name, value in given.items() if value is not None)
 
     def at_rate(self, rate_per_s: float, turn: int = 0, times: float = 1.0) -> EventLoad:
-        """The load at another rate, for `times` times `seconds` or `TRIAL_S`, with at least twice
-        `MIN_EVENTS`."""
+        """The load at another rate; at least twice `MIN_EVENTS`."""
         count = max(2 * MIN_EVENTS, round(rate_per_s * times * (self.seconds or TRIAL_S)))
         return replace(self, rate=rate_per_s, seconds=None, events=count).load(turn)
 
     def load(self, turn: int = 0) -> EventLoad:
-        """The load of repeat `turn`, with a seed of its own. Raises `SettingError`."""
+        """Each `turn` has its own seed. Raises `SettingError`."""
         timed = self.ramp or self.bursts or self.trace
         rate = RATE_PER_S if self.rate is None and not timed else self.rate
         if rate is not None:

@@ -46,21 +46,18 @@ from forebay.settings import load_settings
 Note = Callable[[str], None]
 
 START_TIMEOUT_S = 600.0
-"""The longest wait for the first committed result; includes the start of a local engine."""
+"""Includes the start of a local engine."""
 LEAD_S = 0.5
 LEAD_S_PER_EVENT = 50e-6
-"""Time before a load's first event, to write its file and let the feed read it."""
+"""Time before the first event, to write the file and let the feed read it."""
 POLL_S = 0.1
 MIN_WARM_PER_S = 1.0
 
 
 OnProgress = Callable[[float, StreamProgress], None]
-"""Called with seconds since the start of a load, and its progress."""
 
 
 class RunResources:
-    """A `Source` of the pipeline's current processes, as `run_...`, and of the named ones."""
-
     def __init__(self, run: RunProcess, named: Mapping[str, int]) -> None:
         self._run = run
         self._processes = dict(named)
@@ -74,8 +71,8 @@ class RunResources:
 class StreamSession:
     """A running pipeline with its feed and engine, for the length of the block.
 
-    Entering blocks until its first result is committed (or, with windows, a checkpoint holds the
-    first event). Raises `SettingError` and `LaunchError`. Enter it on a thread that lives as long.
+    Entering blocks until its first result is committed (with windows, until a checkpoint holds the first
+    event). Raises `SettingError` and `LaunchError`. Enter it on a thread that lives as long.
     """
 
     def __init__(
@@ -158,8 +155,7 @@ class StreamSession:
         self._through(first, START_TIMEOUT_S, "the first event")
 
     def warm_up(self) -> None:
-        """Process `warm_events`; blocks until they are committed. Raises `LaunchError` if they are
-        not."""
+        """Process `warm_events`; blocks. Raises `LaunchError` if they are not committed."""
         load, count = self._options.load, self._options.warm_events
         offsets = due_offsets(load)
         rate_per_s = max(MIN_WARM_PER_S, len(offsets) / offsets[-1] if offsets[-1] > 0 else 0.0)
@@ -172,7 +168,7 @@ class StreamSession:
     def measure(self, load: EventLoad, kills: Sequence[Kill] = ()) -> StreamRun:
         """Process a load; blocks until all is committed, or `patience_s` after the last was due.
 
-        After Ctrl-C the run is not `complete`; if the pipeline ended, `failure` has the reason.
+        After Ctrl-C the run is not `complete`. `failure`: why the pipeline ended.
         """
         with Sampler(self._sources()) as sampler:
             before, jvm = processor_use(), self.run.jvm()
@@ -225,7 +221,7 @@ class StreamSession:
         )
 
     def settle(self, timeout_s: float) -> bool:
-        """Block until all results of the last load are there; False after `timeout_s`."""
+        """Block until all results of the last load are committed; False after `timeout_s`."""
         with self._checkpoints_seen():
             return self._await(now_us(), now_us() + round(timeout_s * 1e6))
 

@@ -1,4 +1,4 @@
-"""The measured pipeline: the user's, with the measurement's source and sinks."""
+"""The user's pipeline, with the measurement's source and sinks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ from forebay.pipeline.plan import resolved
 from forebay.pipeline.spec import PipelineSpec
 
 ASKED = ("ordering", "capacity", "shards", "parallelism", "task_managers", "key", "routing")
-"""Keys of the pipeline that a report names."""
 PATIENCE_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a measured pipeline reads and writes."""
-
     feed_url: str
     folder: Path
     store: Location | None = None
@@ -67,7 +64,7 @@ def state_folder(state: S3Path | None, note: Callable[[str], None]) -> Iterator[
 
 
 def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -> PipelineSpec:
-    """Read and check the user's pipeline. Raises `SettingError` if it is wrong."""
+    """Raises `SettingError`."""
     if isinstance(pipeline, Path):
         spec = load_spec(pipeline, settings)
     else:
@@ -78,8 +75,7 @@ def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -
 
 
 def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
-    """`spec` as a pipeline file between the feed and files, whose results carry the times of their
-    stages."""
+    """`spec` with the feed as source and files as sinks; results carry the times of their stages."""
     document = resolved(spec)
     document |= {
         "source": {
@@ -87,7 +83,7 @@ def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
             "url": places.feed_url,
             "time": DUE_US,
             "time_format": "unix_us",
-            # No events come between two loads.
+            # No events are sent between two loads.
             "idle_timeout_s": PATIENCE_S,
         },
         "id": "{{ " + ID + " }}",

@@ -38,10 +38,10 @@ MAX_DETAIL_CHARS = 1500
 
 
 class RunProcess:
-    """Starts one pipeline file, once or again; a context manager that ends all its processes.
+    """Starts one pipeline file, repeatedly; a context manager that ends all its processes.
 
-    Each start's output goes to `folder/run-N.log`. Killing blocks until the process is gone. The
-    kernel ends the command with the thread that entered the block.
+    Output is logged to `folder/run-N.log`. Killing blocks until the process is gone. The kernel ends the
+    command with the thread that entered the block.
     """
 
     def __init__(
@@ -79,13 +79,12 @@ class RunProcess:
             raise LaunchError(f"the pipeline ended with status {self._process.poll()}: {self.output()}")
 
     def output(self) -> str:
-        """The end of the latest start's output."""
         with suppress(OSError):
             return replace_controls(self._log.read_text(errors="replace")[-MAX_DETAIL_CHARS:].strip())
         return ""
 
     def kill_jvm(self) -> None:
-        """Kill the JVM with all tasks, waiting for one that is being started; the command starts another."""
+        """Kill the JVM, waiting for one that is being started; the command starts another."""
         until_s = time.monotonic() + GONE_S
         while not (found := {each for each in session_members(self.pid) if _is_java(each)}):
             self.check()
@@ -103,13 +102,12 @@ class RunProcess:
         wait_gone(left, GONE_S)
 
     def jvm(self) -> int | None:
-        """The process number of the job's JVM, or None."""
         ages = {process.pid: _born_s(process) for process in session_members(self.pid) if _is_java(process)}
         # A younger one makes a class archive.
         return min(ages, key=lambda pid: ages[pid], default=None)
 
     def stop(self) -> None:
-        """End the run as Ctrl-C does; kill what is left after a minute."""
+        """End the run as Ctrl-C does; kill the rest after a minute."""
         if self._process is None:
             return
         try:
@@ -154,7 +152,6 @@ def _born_s(process: psutil.Process) -> float:
 
 
 def starts_engine(spec: PipelineSpec, given: Sequence[str]) -> bool:
-    """Whether measuring this pipeline starts a local engine: neither `given` nor the file names one."""
     return spec.asks_model and not given and spec.engine.replicas() is None
 
 
@@ -165,8 +162,7 @@ HERE = ("127.0.0.1", "localhost", "::1")
 class Engines:
     """The engine during a block: `given`, else the file's, else a local one started here (`ours`).
 
-    Entering raises `LaunchError` if nothing listens at any URL, unless it comes `later`.
-    `processes`: the serving processes on this machine, by name.
+    Entering raises `LaunchError` if nothing listens at any URL, unless it starts `later`.
     """
 
     def __init__(
@@ -209,7 +205,6 @@ class Engines:
         self._opened.close()
 
     def signals(self) -> list[Source]:
-        """As `engine_signals`."""
         secret = self._spec.engine.secret()
         key = None if secret is None else read_secret(secret)
         try:
@@ -237,7 +232,7 @@ class Engines:
         self.ours.kill(0)
 
     def bring_back(self) -> None:
-        """Start it again at its address; blocks until it answers."""
+        """Restart it at its address; blocks until it answers."""
         assert self.ours is not None
         self.ours.restart(0)
         self._found()

@@ -20,11 +20,11 @@ MAX_TRIALS = 60
 
 
 class RateSearch:
-    """Names the next rate to try, given the outcome of each trial.
+    """Chooses the next rate to try, given the outcome of each trial.
 
-    Doubles or halves until one rate is sustained and one is not, then bisects in the logarithm down
-    to `resolution`, then confirms the lower one. A new rate that fails is tried once more, because
-    chance or a disturbance would keep the search below it.
+    Doubles or halves until one rate is sustained and one is not, bisects in the logarithm down to
+    `resolution`, then confirms the lower one. A new rate that fails is tried once more, because it may be
+    chance.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class RateSearch:
 
     @property
     def low_per_s(self) -> float | None:
-        """The highest rate that was sustained and did not fail later, or None."""
+        """The highest rate that was sustained and did not fail later."""
         return self._sustained[-1] if self._sustained else None
 
     @property
@@ -75,7 +75,7 @@ class RateSearch:
 
     @property
     def found_per_s(self) -> float | None:
-        """The highest sustained rate once it is confirmed; None before, and if no rate is sustained."""
+        """The highest sustained rate; None until it is confirmed."""
         over = self.next_per_s is None and self._trials < MAX_TRIALS
         return self.low_per_s if over else None
 
@@ -100,7 +100,6 @@ class RateSearch:
 
 
 MAX_TIMES = 8
-"""The longest trial, as a multiple of the requested length."""
 SETTLE_S = 600.0
 """The longest wait for the backlog of a rate that was too high."""
 
@@ -113,11 +112,11 @@ def trials(
     slo: EventSlo | None = None,
     share: float = 0.99,
 ) -> Iterator[tuple[Trial, StreamRun]]:
-    """Try rates on one warm pipeline until the search is over; yields each complete trial.
+    """Try rates on one warm pipeline; yields each complete trial.
 
-    `load_at`: the load of a rate, the number of the trial and a factor of its length, which doubles
-    up to `MAX_TIMES` if a trial is too short. A trial with other doubts is repeated once; the
-    search ends early if those stay, after Ctrl-C, or if the backlog takes longer than `SETTLE_S`.
+    `load_at`: the load of a rate, the trial's number and a factor of its length, which doubles up to
+    `MAX_TIMES` if a trial is too short. A doubtful trial is repeated once. The search ends early if doubts
+    stay, after Ctrl-C, or if the backlog takes longer than `SETTLE_S`.
     """
     number, again, times = 0, False, 1
     while (rate := search.next_per_s) is not None:
@@ -137,8 +136,6 @@ def trials(
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One rate that was tried: whether it was sustained, and if not, why."""
-
     rate_per_s: float
     sustained: bool
     why: str
@@ -147,8 +144,8 @@ class Trial:
 
 
 def tried(run: StreamRun, rate_per_s: float, slo: EventSlo | None, share: float) -> Trial:
-    """Whether the due and unanswered events of `run` did not grow, all have their result, and a
-    `share` of them met the objective."""
+    """Sustained if the lag did not grow, all events have a result, and a `share` of them met the
+    objective."""
     figures = stream_figures(run, slo)
     slope = figures.lag["answered"]
     if run.failure is not None:

@@ -1,4 +1,4 @@
-"""What was observed of each event and of the pipeline."""
+"""Observations of each event and of the pipeline."""
 
 from __future__ import annotations
 
@@ -19,18 +19,15 @@ MOMENTS = (
     "left_s",
     "committed_s",
 )
-"""The moments of an event, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
     """One event, from its own time to its committed result; times are seconds, None if unknown.
 
-    `due_s`: its event time. `free_s`: when the feed could have written it, which is later if the
-    pipeline was not connected. `emitted_s`: written by the feed; `accepted_s`: by the operator;
-    `sent_s`: the call that was answered; `left_s`: the answer left the operator; `committed_s`: a
-    reader could see it. `error`: the cause of its dead letter. `restored`: it was in a checkpoint
-    at a restart.
+    `due_s`: its event time. `free_s`: when the feed could have written it. `emitted_s`: written by the feed;
+    `accepted_s`: by the operator; `sent_s`: the call that was answered; `left_s`: its answer left the
+    operator. `error`: the cause of its dead letter. `restored`: it was in a checkpoint at a restart.
     """
 
     index: int
@@ -57,7 +54,6 @@ class EventRecord:
 
     @property
     def doubled(self) -> bool:
-        """Whether it has more than one result or dead letter."""
         return self.results + self.letters > 1
 
     @property
@@ -66,7 +62,6 @@ class EventRecord:
 
     @property
     def lost(self) -> bool:
-        """Whether it has neither a result nor a dead letter."""
         return not self.results and self.error is None
 
 
@@ -74,9 +69,9 @@ class EventRecord:
 class ResultRecord(EventRecord):
     """A result that stands for many events.
 
-    `id`: equal for repeats. `emitted_s`, `read_s`: its window was found to be over, or its detector
-    emitted it. `expected`: events sent that belong to it, without dead letters; None if unknown.
-    `given_up`: those whose call was given up.
+    `id`: equal for repeats. `emitted_s`, `read_s`: its window was found to be over, or its detector emitted
+    it. `expected`: events sent that belong to it, without dead letters; None if unknown. `given_up`: those
+    whose call was given up.
     """
 
     stands_for: int | None = None
@@ -85,13 +80,12 @@ class ResultRecord(EventRecord):
 
     @property
     def miscounted(self) -> bool:
-        """Whether it stands for a wrong number of events."""
         return self.committed and self.expected is not None and self.stands_for != self.expected
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCheckpoint:
-    """One checkpoint by Flink's report, with the bytes of the whole state and those written."""
+    """By Flink's report, with the bytes of the whole state and those written."""
 
     number: int
     at_s: float
@@ -112,12 +106,10 @@ class Killed:
 class StreamRun:
     """The result of a pipeline's run under one load.
 
-    `samples`: once a second, by name: the engine's (`EngineSignals`; with several, `engine0_`,
-    ...), `watermark_delay_s`, `in_flight` and `pending` calls, `run_cores`, `run_memory_mb` and
-    those of the named processes. `strangers`: ids in the sink that no event had. `resent`: events
-    of a data file that earlier loads sent. `earlier_doubled`: doubles of earlier loads.
-    `others_cores`: None if not measured. `results`: None if each belongs to one event; else those
-    that stand for many, which are followed. `left_open`: events in windows that had not ended.
+    `samples`: once a second, by name. `strangers`: ids in the sink that no event had. `resent`: events of a
+    data file that earlier loads sent. `earlier_doubled`: doubles of earlier loads. `others_cores`: None if
+    not measured. `results`: those that stand for many events; None if each belongs to one. `left_open`:
+    events in windows that had not ended.
     """
 
     began_at: str
@@ -143,7 +135,7 @@ class StreamRun:
 
     @property
     def followed(self) -> tuple[EventRecord, ...]:
-        """What has a latency: the events, or the results that stand for many of them."""
+        """The events, or the results that stand for many of them."""
         return self.events if self.results is None else self.results
 
     @property

@@ -1,4 +1,4 @@
-"""The state of results that each stand for many events: summaries, trends, topics."""
+"""The state of results that each stand for many events."""
 
 from __future__ import annotations
 
@@ -32,18 +32,17 @@ from forebay.json_numbers import read_json
 from forebay.pipeline.spec import PipelineSpec
 
 SETTLE_S = 2.0
-"""How long after its last event a detector may still work on a batch."""
+"""How long a detector may still work on its last batch."""
 SETTLED_CHECKPOINTS = 2
 """Results before the first checkpoint are committed soon after it, and before the second is complete."""
 ANSWERED = ("why", "label")
-"""Kinds of results that are the model's answers about another result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManyToOne:
-    """An application's results, as known beforehand. `windows`: each has one result; None if
-    unknown. `late_s`: event time behind the newest event. `asked`: kinds of results about which the
-    model is asked. `interval_s`: what was read or answered is committed within this time."""
+    """`windows`: each has one result; None if unknown. `late_s`: event time behind the newest event.
+    `asked`: kinds of results about which the model is asked. `interval_s`: commits happen within this
+    time."""
 
     windows: Windows | None = None
     late_s: float = 0.0
@@ -70,8 +69,6 @@ class ManyToOne:
 
 @dataclass(frozen=True, slots=True)
 class SinkResult:
-    """A committed result, identified by `name`, and its contents."""
-
     name: str
     due_us: int
     found: Committed
@@ -130,7 +127,7 @@ class ResultBook(EventBook):
         found = key_windows(self._kind.windows, [*self._waiting, *sent])
         closed = [window for window in found if window.end_ms <= closed_ms]
         self._known_windows.update(window.name for window in closed)
-        # Windows that ended before had to wait until events came again.
+        # Earlier windows had to wait until events arrived again.
         self._windows = {each.name: each for each in closed if each.end_ms * 1000 >= self._begin_us}
         left = {event for window in found if window.end_ms > closed_ms for event in window.events}
         self._waiting = sorted(left, key=lambda event: event.due_us)
@@ -169,8 +166,7 @@ class ResultBook(EventBook):
     def over(self, checkpoints_us: Sequence[int], now_us: int) -> bool:
         """Whether nothing is missing, and nothing caused by the last event can still be in flight.
 
-        What was read is committed within the interval. If nothing happens after that, there are no
-        checkpoints.
+        What was read is committed within the interval; an idle job makes no checkpoints.
         """
         last_us = self._due_us[-1]
         after_us = last_us + round((self._kind.late_s + SETTLE_S) * 1e6)
@@ -199,7 +195,7 @@ class ResultBook(EventBook):
         return StreamProgress(len(self._windows), due, done, self._failed)
 
     def results(self, began_us: int, until_us: int) -> tuple[ResultRecord, ...]:
-        """The results due between these moments by event time, in seconds after `began_us`."""
+        """The results due in this time, in seconds after `began_us`."""
         counts = self._awaited()
         if self.countable:
             late_us = round(self._kind.late_s * 1e6)

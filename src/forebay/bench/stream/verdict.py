@@ -1,4 +1,4 @@
-"""The verdict on a pipeline's run: VALID, or INVALID with every reason found."""
+"""The verdict on a pipeline's run: VALID, or INVALID with every reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def judge_stream(run: StreamRun) -> Verdict:
 
 
 def feed_delays_s(run: StreamRun) -> list[float]:
-    """The sorted delays of the feed, for events that it could have written."""
+    """Sorted, for events that the feed could have written."""
     return sorted(
         event.emitted_s - event.free_s
         for event in run.events
@@ -122,7 +122,7 @@ def _was_on_time(run: StreamRun) -> str | None:
 
 
 def _came_as_asked(run: StreamRun) -> str | None:
-    # If the pipeline was down for a while, its events came when it was back.
+    # If the pipeline was down for a while, its events arrived after the restart.
     emitted_s = sorted(event.emitted_s for event in run.events if event.emitted_s is not None)
     if len(emitted_s) < MIN_FOR_RATE or len(emitted_s) < len(run.events) or _was_away(run):
         return None
@@ -230,7 +230,6 @@ def too_little_for_lag(run: StreamRun) -> str | None:
 
 
 SPARE = 1.1
-"""Random times cover slightly less than the requested time."""
 
 
 def _is_steady(run: StreamRun) -> str | None:
@@ -263,7 +262,7 @@ def _clocks_agree(run: StreamRun) -> str | None:
 
 
 CLOCK_S = 0.001
-"""One reading of both clocks converts monotonic times to wall-clock times."""
+"""Error of converting monotonic times to wall-clock times."""
 
 
 def _was_undisturbed(run: StreamRun) -> str | None:

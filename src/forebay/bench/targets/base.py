@@ -1,4 +1,4 @@
-"""The interface of a server under load, and the reader of its answers as server-sent events."""
+"""The interface of a server under load, and a reader of server-sent events."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from forebay.errors import BadRequest, EngineError, ProtocolViolation, ServerFau
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event of a streamed answer contains. `content`: whether it has any of the answer.
-    Counts are totals so far. `status`: once, before the body."""
+    """One event of a streamed answer. `content`: whether it has any of the answer. Counts are totals so far.
+    `status`: once, before the body."""
 
     content: bool = False
     tokens: int | None = None
@@ -40,12 +40,12 @@ class Piece:
 
 
 OnPiece = Callable[[Piece], None]
-"""Called when a piece arrives; that moment is measured, so it must not block."""
+"""Must not block: the moment of the call is measured."""
 
 
 TRIAL = LoadRequest(0, None, "The weather today is", 2)
 TRIAL_TOKENS = 4
-"""Less than a block of any prefix cache: the load must not find its prompt there."""
+"""Less than a block of any prefix cache, so that the load's prompts are not cached."""
 
 
 def trial_requests(load: Sequence[LoadRequest]) -> tuple[LoadRequest, ...]:
@@ -61,27 +61,29 @@ def trial_requests(load: Sequence[LoadRequest]) -> tuple[LoadRequest, ...]:
 
 
 class Target(Protocol):
-    """A server under load."""
-
     @property
     def name(self) -> str: ...
 
     def open(
         self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
     ) -> AbstractAsyncContextManager[None]:
-        """Connect `connections` in advance, and try `trials`. Raises `EngineError` if every request
-        would fail, and `SettingError` if the server cannot do what the load needs."""
+        """Connect `connections` in advance, and send `trials`.
+
+        Raises `EngineError` if every request would fail, and `SettingError` if the server cannot do what the
+        load needs.
+        """
         ...
 
     async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
-        """Send one request; returns at its answer's end. Cancelling it aborts the request. Raises
-        `EngineError`."""
+        """Send one request; returns at its answer's end. Cancelling aborts it. Raises `EngineError`."""
         ...
 
 
 async def try_one(target: Target, trial: LoadRequest, *, faults: bool = False) -> None:
-    """Send `trial`, so that a wrong address, model, key or protocol is reported before the load.
-    Temporary errors are ignored; with `faults`, a `ServerFault` is not."""
+    """Send `trial`, so that a wrong address, model or key is reported before the load.
+
+    Ignores temporary errors, except a `ServerFault` with `faults`.
+    """
     try:
         await target.answer(trial, lambda _: None)
     except ProtocolViolation:
@@ -98,12 +100,12 @@ CONTENT = Piece(content=True)
 NOTHING = Piece()
 
 TakeEvent = Callable[[Any], Piece]
-"""Converts one event's JSON. Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError` or
-`IndexError` if it violates the protocol."""
+"""Converts one event's JSON; `KeyError`, `TypeError`, `ValueError`, `AttributeError` and `IndexError` mean
+that it violates the protocol."""
 
 
 class EventReader(AwaitedReader):
-    """Reads one answer: complete with `[DONE]`, or when its body ends after a `finish_reason` or
+    """Reads one answer: complete with `[DONE]`, or at the body's end after a `finish_reason` or with
     `ends_with_body`."""
 
     def __init__(
@@ -163,8 +165,7 @@ class EventReader(AwaitedReader):
             self._read(event)
 
     def finish(self) -> None:
-        """Handle the end of the body. Raises the `EngineError` of a refusal, `Unreachable` if it is
-        incomplete."""
+        """Raises the `EngineError` of a rejection, `Unreachable` if the answer is incomplete."""
         if self._refusal is not None:
             raise error_from_status(
                 self._status, bytes(self._refusal), replica=self._url, model=self._model, quote=self._quote
@@ -189,10 +190,7 @@ class EventReader(AwaitedReader):
 
 
 class HttpTarget:
-    """A `Target` over HTTP that answers each request with server-sent events."""
-
     model: str | None = None
-    """Its name in requests, if they have one."""
     ends_with_body = False
 
     def __init__(self, url: str, path: str, api_key: str | None) -> None:
@@ -252,14 +250,14 @@ MAX_COUNTED = 1 << 31
 
 
 def count(value: object) -> int:
-    """Return `value` if it is a valid count. Raises `ValueError` otherwise."""
+    """Raises `ValueError` for an invalid count."""
     if type(value) is not int or not 0 <= value < MAX_COUNTED:
         raise ValueError("not a count")
     return value
 
 
 def text_prompt(request: LoadRequest, server: str) -> str:
-    """Return the prompt. Raises `BadRequest` if it is token ids."""
+    """Raises `BadRequest` if the prompt is token ids."""
     if isinstance(request.prompt, str):
         return request.prompt
     raise BadRequest(f"{server} takes no prompts of tokens: take a workload of texts")

@@ -29,7 +29,7 @@ from forebay.errors import BadRequest, EngineError, ProtocolViolation, ServerFau
 MODELS_PATH = "/v1/models"
 MAX_LIST_BYTES = 8 << 20
 OTHER_PARTS = ("reasoning", "reasoning_content", "tool_calls", "refusal", "function_call")
-"""Fields of a chat's delta that hold generated tokens besides its content."""
+"""Fields of a chat's delta that hold generated tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

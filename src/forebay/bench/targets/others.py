@@ -24,7 +24,7 @@ PATH = "/generate_stream"
 
 
 class TgiTarget(HttpTarget):
-    """Hugging Face's Text Generation Inference: one event per token; requests name no model."""
+    """One event per token; requests name no model."""
 
     def __init__(self, url: str, *, api_key: str | None = None) -> None:
         super().__init__(url, PATH, api_key)
@@ -60,8 +60,6 @@ VLLM, TENSORRT_LLM = "vllm", "tensorrtllm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonOptions:
-    """`model`: its name in Triton's repository."""
-
     model: str
     backend: str = VLLM
     api_key: str | None = field(default=None, repr=False)

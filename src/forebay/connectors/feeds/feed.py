@@ -1,4 +1,4 @@
-"""The interface of a feed, and what feeds share: reconnecting, duplicates, redirects, errors."""
+"""The interface of a feed, and shared code: reconnecting, duplicates, redirects, errors."""
 
 from __future__ import annotations
 
@@ -30,11 +30,8 @@ RECENT = 32
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The text of `cursor` resumes after it; `position` names it within the feed.
-
-    `fields` are added to the parsed fields, `headers` kept with an event or dead letter. `cut_bytes` are
-    missing at the end of `raw`.
-    """
+    """The text of `cursor` resumes after this record; `position` names it within the feed. `cut_bytes` are
+    missing at the end of `raw`."""
 
     cursor: object
     raw: bytes
@@ -45,7 +42,7 @@ class Received:
 
 
 class Feed(Protocol):
-    """Can be read from a cursor. Instances are pickled into the job graph."""
+    """Instances are pickled into the job graph."""
 
     @property
     def name(self) -> str:
@@ -53,7 +50,7 @@ class Feed(Protocol):
         ...
 
     def read(self, cursor: str | None) -> AsyncIterator[Received]:
-        """The records after `cursor` (None: from the feed's start), in order. Reconnects by itself.
+        """The records after `cursor` (None: from the start), in order. Reconnects by itself.
 
         Raises `FeedRefused` if another attempt would fail as well.
         """
@@ -69,7 +66,7 @@ class FeedRefused(ForebayError): ...
 PASSING = frozenset((408, 425, 429))
 
 Headers = Mapping[str, str | SecretRef]
-"""A secret header is a reference that is read at each connection."""
+"""A secret is read at each connection."""
 
 
 HARMLESS = frozenset(("accept-language", "from", "user-agent"))
@@ -83,8 +80,10 @@ def header_values(headers: Headers) -> dict[str, str]:
 
 
 def redirects(headers: Headers) -> list[aiohttp.TraceConfig]:
-    """Make a session raise `FeedRefused` for a redirect to another origin: it could lead to addresses that
-    only this machine reaches. Without secret headers, the same host may change to TLS."""
+    """Make a session raise `FeedRefused` for a redirect to another origin, which may be internal.
+
+    Without secret headers, the same host may change to TLS.
+    """
     import aiohttp
     from yarl import URL
 
@@ -118,7 +117,7 @@ def _origin(url: URL) -> tuple[str, str | None, int | None]:
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """`asyncio.wait_for` loses a cancellation that arrives together with the result (before Python 3.12)."""
+    """`asyncio.wait_for` loses a cancellation that arrives with the result (before Python 3.12)."""
     running = asyncio.ensure_future(work)
     try:
         await asyncio.wait([running], timeout=seconds)
@@ -147,8 +146,6 @@ def answered(status: int) -> FeedBroken | FeedRefused:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Doubled from `first_s` up to `most_s`, times a random factor of 0.5 to 1."""
-
     first_s: float = 0.5
     most_s: float = 30.0
 
@@ -205,10 +202,9 @@ async def connected_for_ever(
     backoff: Callable[[], Backoff],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[Received]:
-    """The records of one connection after another.
+    """The records of one connection after another; logs each outage and its end.
 
-    `FeedRefused` is raised only before the first record: later the settings did work. Logs one warning per
-    outage and one message at its end.
+    Raises `FeedRefused` only before the first record: later the settings are known to work.
     """
     dice = random.Random()
     failures = 0

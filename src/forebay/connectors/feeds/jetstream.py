@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import aiohttp
 
 REWIND_US = 5_000_000
-"""The cursor's distance from the newest time: messages may be out of order by as much."""
+"""Messages may be out of order by as much."""
 REMEMBER_US = 2 * REWIND_US
-"""Twice as long, because a server may begin before the cursor."""
+"""A server may begin before the cursor."""
 MAX_REMEMBERED = 8192
 MAX_TIME_US = 2**63 - 1
 
@@ -56,10 +56,9 @@ class FeedSnapshot:
 
 
 class ReplayWindow:
-    """Remembers the messages of the last ten seconds of the feed's own time, at most 8,192.
+    """Remembers the messages of the last ten seconds of the feed's time, at most 8,192.
 
-    Each is delivered once if it is out of order by at most five seconds. A newest time counts once the next
-    message confirms it, so a single time far ahead changes nothing.
+    A newest time counts once the next message confirms it, because a single time may be far ahead.
     """
 
     __slots__ = ("_ahead", "_digests", "_entries", "_first", "_floor", "_high")
@@ -99,7 +98,7 @@ class ReplayWindow:
         return self._ahead if self._high is None else self._high
 
     def cursor_us(self, rewind_us: int = REWIND_US) -> int | None:
-        """None if nothing was delivered yet."""
+        """None before the first delivery."""
         newest = self.newest_us
         if newest is None:
             return None
@@ -107,7 +106,7 @@ class ReplayWindow:
         return max(0, min(max(newest - rewind_us, self._floor) + 1, newest - 1))
 
     def add(self, time_us: int, digest: str) -> bool:
-        """Call before delivery. False: it was delivered already."""
+        """Call before delivery. False: a duplicate."""
         if digest in self._digests:
             return False
         self._digests.add(digest)
@@ -162,15 +161,17 @@ def _digest(value: Any) -> str:
 log = logging.getLogger(__name__)
 
 MAX_FRUITLESS = 3
-"""After as many connections that only repeat delivered messages, the feed rewinds less: a server that
-closes each connection too early would stop it for good."""
+"""After as many connections without a new message, the feed rewinds less: a server may close connections
+early."""
 
 
 @dataclass(frozen=True, slots=True)
 class JetstreamFeed:
-    """A reconnect or resume rewinds five seconds and drops delivered messages; one without a `time_us` is
-    delivered each time. A connection without data for `silence_s` is replaced. A message over
-    `max_message_bytes` closes the connection and returns at the next attempt."""
+    """A reconnect or resume rewinds five seconds and drops delivered messages; those without a `time_us` may
+    repeat.
+
+    A message over `max_message_bytes` closes the connection and is sent again at the next attempt.
+    """
 
     url: str
     headers: Headers = field(default_factory=dict, repr=False)
@@ -217,7 +218,6 @@ class JetstreamFeed:
         return Received(window.snapshot(), raw, f"{self.name}@{place}/{digest}")
 
     async def _payloads(self, cursor_us: int | None) -> AsyncIterator[bytes]:
-        """Raises `FeedBroken` or `FeedRefused`."""
         import aiohttp  # takes a tenth of a second, and only the source needs it
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
@@ -233,7 +233,7 @@ class JetstreamFeed:
                     max_msg_size=self.max_message_bytes,
                     autoping=False,
                 )
-                # aiohttp waits for good for an answer, and for a server that does not read pongs.
+                # aiohttp waits forever for an answer, and for a server that does not read pongs.
                 socket = await within(self.silence_s, opening)
                 try:
                     async for message in socket:

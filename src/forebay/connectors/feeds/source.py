@@ -32,8 +32,7 @@ class _End:
 
 
 class FeedReader:
-    """Reads a feed, at most `room` records ahead, on a daemon thread. Call `take` and `close` from one
-    thread."""
+    """Reads a feed, at most `room` records ahead, on a daemon thread. For one thread."""
 
     def __init__(self, feed: Feed, cursor: str | None, *, room: int = 1000) -> None:
         self._feed = feed
@@ -50,8 +49,8 @@ class FeedReader:
         self._thread.start()
 
     def take(self, wait_s: float = 0.0) -> Received | None:
-        """Block for at most `wait_s`. None: no record yet, or the feed ended. If it failed, calls after
-        its last record raise its error."""
+        """Block for at most `wait_s`. None: no record yet, or the feed ended. Raises the feed's error after
+        its last record."""
         if self._end is None:
             try:
                 got = self._queue.get(timeout=wait_s) if wait_s > 0 else self._queue.get_nowait()
@@ -108,7 +107,7 @@ class FeedReader:
             while self._queue.qsize() >= self._room:
                 self._free.clear()
                 self._full = True
-                # A record taken before `_full` was set wakes nobody.
+                # A record taken before `_full` was set wakes no waiter.
                 if self._queue.qsize() >= self._room:
                     await self._free.wait()
             self._queue.put(received)
@@ -116,10 +115,10 @@ class FeedReader:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """`format`: None: records are encoded already. Reads at most `room` records ahead.
+    """`format` None: records are encoded already.
 
-    At the `limit` or the feed's end, the counter `forebay.limit_reached` rises above 0, and the caller drains
-    the job.
+    At the `limit` or the feed's end, the counter `forebay.limit_reached` rises above 0, and the caller
+    drains the job.
     """
 
     feed: Feed
@@ -129,8 +128,10 @@ class Polled:
 
 
 def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream:
-    """A restore resumes right after the last record emitted. If downstream is slow, it emits one record a
-    call: a checkpoint waits for one at most. An error of the feed fails the job."""
+    """A restore resumes after the last record emitted. An error of the feed fails the job.
+
+    If downstream is slow, a call emits one record, so that a checkpoint waits for one at most.
+    """
     if config.room < 1:
         raise SettingError(f"room must be at least 1, found {config.room}")
     if config.limit is not None and config.limit < 1:
@@ -140,8 +141,6 @@ def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream
 
 
 class Poll(KeyedProcessFunction):
-    """When drained with a limit, reads to the limit or the feed's end."""
-
     def __init__(
         self, config: Polled, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:

@@ -36,8 +36,7 @@ TYPE_HEADER, ID_HEADER = "sse-event", "sse-id"
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """`id`: the one in force, which an event without `id:` inherits. `cut_bytes` are missing at the end of
-    the data."""
+    """`id`: an event without `id:` inherits it. `cut_bytes` are missing at the end of the data."""
 
     data: bytes
     id: str | None
@@ -47,8 +46,8 @@ class SseEvent:
 
 
 class SseDecoder:
-    """The HTML standard's event stream (9.2.6), in chunks of any size. An event beyond `max_bytes` is cut
-    to one byte more, so the parser rejects it."""
+    """The HTML standard's event stream (9.2.6). An event beyond `max_bytes` is cut to one byte more: the
+    parser rejects it."""
 
     def __init__(
         self, *, max_bytes: int = MAX_RECORD_BYTES, last_id: str | None = None, retry_s: float | None = None
@@ -129,10 +128,9 @@ class SseDecoder:
 
 @dataclass(frozen=True, slots=True)
 class SseFeed:
-    """Each event's data is one record, with the event's type and id in the field and headers `sse…`.
+    """Each event's data is one record; fields and headers `sse…` have its type and id.
 
-    Resumes by the last event's id and drops repeated events. A connection without data for `silence_s` is
-    replaced.
+    Resumes by the last event's id and drops duplicates.
     """
 
     url: str
@@ -175,7 +173,7 @@ class SseFeed:
                 aiohttp.ClientSession(
                     timeout=timeout, read_bufsize=65536, trace_configs=redirects(self.headers)
                 ) as session,
-                # Otherwise a byte of the head from time to time would hold the feed for good.
+                # Otherwise a byte of the head from time to time would block the feed forever.
                 await within(self.silence_s, session.get(self.url, headers=headers)) as response,
             ):
                 if response.status != 200:
@@ -220,7 +218,6 @@ def fields_of(headers: Mapping[str, bytes | None]) -> Mapping[str, Mapping[str, 
 
 
 def _with_retry(backoff: Backoff, retry_s: float | None) -> Backoff:
-    """A delay is at least half of `first_s`."""
     if retry_s is None:
         return backoff
     first_s = max(2 * retry_s, 0.001)

@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 WRITTEN, MOVED_HERE, CREATED = 0x8, 0x80, 0x100
-"""A file that was open for writing was closed, a file was renamed into the folder, or created."""
+"""A written file was closed, renamed into the folder, or created."""
 CHUNK_BYTES = 1 << 16
 
 
 class FolderChanges:
-    """For one thread, except `stop`. A folder may be created later. `kinds` of events end a wait."""
+    """For one thread, except `stop`. A folder may be created later."""
 
     def __init__(self, folders: Iterable[Path], kinds: int = MOVED_HERE | CREATED) -> None:
         self._folders = [os.fsencode(folder) for folder in folders]
@@ -34,8 +34,10 @@ class FolderChanges:
                 self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, timeout_s: float, *, poll_s: float) -> bool:
-        """Block until there may be a new or changed file; False after `timeout_s`, or after `poll_s` if a
-        folder cannot be watched. At once after `stop`."""
+        """Block until there may be a new or changed file, or `stop` was called.
+
+        False after `timeout_s`, or after `poll_s` if a folder cannot be watched.
+        """
         # Each time: a folder may have been created, or replaced.
         before, self._numbers = self._numbers, [self._watch(folder) for folder in self._folders]
         if not set(self._numbers) <= {*before, -1}:
@@ -47,7 +49,7 @@ class FolderChanges:
         return True
 
     def stop(self) -> None:
-        """End this wait and all later ones; from any thread."""
+        """From any thread."""
         os.write(self._stop, b"\0")
 
     def close(self) -> None:

@@ -22,9 +22,8 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`stamp`: at the last scan; None if it was renamed and the path is free. `latest`: the path's last
-    version. `done`: read to the end of this stamp. `reported`: what follows is a dead letter, until the file
-    can be compared again."""
+    """`stamp` None: the file was renamed and the path is free. `done`: read to the end of this stamp.
+    `reported`: the rest is a dead letter until the file can be compared again."""
 
     stamp: Stamp | None
     name: str
@@ -43,8 +42,10 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`known`: changed entries as they are now; `replaced` and `lost`, before their end: as they were.
-    `unsure`: files that could not be compared; they keep their old stamp, and must not be read on."""
+    """`known`: changed entries as they are now; `replaced` and `lost`: as they were.
+
+    `unsure`: files that could not be compared; they must not be read on.
+    """
 
     known: dict[str, Known]
     replaced: dict[str, Known]
@@ -53,12 +54,11 @@ class Changes:
 
 
 Same = Callable[[str, Known, bool], bool | None]
-"""Whether a file begins with what was read; None: unknown for now. `True` compares all bytes read, otherwise
-the last line."""
+"""Whether a file begins with what was read; None: unknown. True compares all bytes, False the last line."""
 
 
 def stamps(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[tuple[str, Stamp]]:
-    """Of the `wanted` paths. Raises `OSError` if a folder cannot be read."""
+    """Raises `OSError` if a folder cannot be read."""
     for path, entry in entries_of(root):
         try:
             if wanted(path) and is_data(entry):
@@ -123,7 +123,7 @@ def compare(
 def _renamed(
     known: Mapping[str, Known], found: Mapping[str, Stamp], same: Same, unsure: set[str]
 ) -> dict[str, tuple[str, Known]]:
-    """New path → (old path, entry). An inode is reused once a file is removed. Adds to `unsure`."""
+    """New path → (old path, entry). An inode is reused once a file is removed."""
     moved = {
         entry.stamp.inode: (path, entry)
         for path, entry in known.items()
@@ -151,7 +151,6 @@ def _renamed(
 
 
 def _grown(entry: Known) -> Known:
-    """Of a file that has more lines, and cannot be compared."""
     return replace(entry, done=False, gone=False) if entry.done and not entry.reported else entry
 
 

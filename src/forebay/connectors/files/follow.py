@@ -32,11 +32,9 @@ from forebay.flink.types import END_OF_TIME_MS, STATE
 log = logging.getLogger(__name__)
 
 SETTLED_S = 10.0
-"""Until a file has not changed for this long, its unfinished last line, open quote or unreadable content
-is not final."""
+"""Until a file is unchanged for this long, an unfinished or unreadable end is not final."""
 SCAN_SHARE, LOOK_SHARE = 0.03, 0.02
-"""Of the time. A scan takes half as long again as its list of stamps: of 50,000 files, 0.5 s of a core.
-A look takes 0.08 s."""
+"""Shares of the time. A scan of 50,000 files takes 0.75 s of a core, a look 0.08 s."""
 
 
 class FollowFolder(KeyedProcessFunction):
@@ -94,7 +92,6 @@ class FollowFolder(KeyedProcessFunction):
             self._sleep(self._idle.wait_s())
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
-        """The job is drained: read all files to their ends."""
         self._scan_at_s = 0.0
         yield from self._records(final=True)
 
@@ -188,7 +185,6 @@ class FollowFolder(KeyedProcessFunction):
         self._scan_at_s = began_s + max(self._every_s, took_s / SCAN_SHARE)
 
     def _look_for_new(self, now_s: float) -> None:
-        """Find new files without a comparison of all; the next scan finds those that may be renamed ones."""
         assert self._known is not None
         known = self._known
         # The next scan reports errors.
@@ -319,8 +315,7 @@ class FollowFolder(KeyedProcessFunction):
         return self._open[1], self._open[2]
 
     def _turn_is_over(self, path: str, entry: Known) -> bool:
-        """Whether a file was read up to its size at the start of its turn, of at least one row. It may grow
-        faster than it is read."""
+        """A file may grow faster than it is read, so its turn ends at the size that it had."""
         if self._turn is None or self._turn[0] != path:
             file = self._root / _path(path)
             size = math.inf if packing_of(file) else os.stat(file).st_size
@@ -339,14 +334,12 @@ class FollowFolder(KeyedProcessFunction):
 
 
 def _has_unread(entry: Known, found: Stamp) -> bool:
-    """Of a file that cannot be compared with what was read of it."""
     if entry.reported or entry.stamp is None:
         return False
     return not entry.done or (found.inode, found.size) != (entry.stamp.inode, entry.stamp.size)
 
 
 def _key(path: str) -> str:
-    """State keys are text; file names need not be."""
     return os.fsencode(path).decode("latin-1")
 
 

@@ -1,4 +1,4 @@
-"""Guesses the encoding and the delimiter of files from their first bytes, for `forebay init` and the demo."""
+"""Guesses encoding and delimiter of files from their first bytes, for `forebay init` and the demo."""
 
 from __future__ import annotations
 
@@ -21,19 +21,14 @@ HEAD_ROWS = 20
 MAX_FILES = 5
 DELIMITERS = (",", ";", "\t", "|")
 WESTERN = "cp1252"
-"""The usual encoding of Western European Windows."""
 LETTERS = re.compile(rb"[\x8a\x8c\x8e\x9a\x9c\x9e\x9f\xc0-\xd6\xd8-\xf6\xf8-\xff]{1,2}")
-"""Of `WESTERN`, as many as follow each other in its languages."""
 PUNCTUATION = bytes((0x80, 0x85, *range(0x91, 0x98), *range(0xA0, 0xC0)))
-"""Of `WESTERN`: quotation marks, dashes, currencies and the like."""
 BEYOND_ASCII = re.compile(rb"(.?)([\x80-\xff]+)(.?)", re.S)
 
 
 def guessed_settings(files: Sequence[Path], kind: str) -> dict[str, Any]:
-    """`encoding` if `files` are not UTF-8, and `delimiter` if they are CSV without commas.
-
-    Only if that is clear and the first files agree. Blocks on the file system.
-    """
+    """`encoding` if `files` are not UTF-8, and `delimiter` if they are CSV without commas, if the first
+    files agree. Blocks."""
     heads = [head for file in files[:MAX_FILES] if (head := _head(file))]
     # ASCII is the same in all encodings but wide ones.
     encodings = {_encoding(head) for head in heads if b"\0" in head or not head.isascii()}
@@ -71,7 +66,6 @@ def _encoding(head: bytes) -> str:
 
 
 def _is_western(head: bytes) -> bool:
-    """Whether no line has UTF-8 beyond ASCII, and nearly all other bytes are letters next to ASCII ones."""
     found: list[bool] = []
     *lines, last = head.split(b"\n")
     for line in (*lines, last):
@@ -91,7 +85,6 @@ def _is_western(head: bytes) -> bool:
 
 
 def _delimiter(head: bytes, encoding: str) -> str:
-    """The header decides; other delimiters than commas have to be in most rows."""
     decoder = codecs.getincrementaldecoder(encoding_of(encoding, head).codec)("replace")
     text = decoder.decode(head).removeprefix("\ufeff")
     for delimiter in DELIMITERS:

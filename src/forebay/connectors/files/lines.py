@@ -29,7 +29,7 @@ from forebay.untrusted_text import counted
 
 @dataclass(frozen=True, slots=True)
 class LinePart:
-    """A file, or a member of a zip archive. `size`: unpacked bytes."""
+    """`size`: unpacked bytes."""
 
     path: str
     name: str
@@ -43,8 +43,8 @@ class LinePart:
 
 @dataclass(frozen=True, slots=True)
 class LinePlace:
-    """`offset`: unpacked bytes before it, with their `lines` and checksum; `last_…`: of the last line.
-    `columns`: of the header; None: not read yet."""
+    """`offset`: unpacked bytes before it, with their `lines` and checksum. `columns` None: header not read
+    yet."""
 
     offset: int = 0
     lines: int = 0
@@ -63,8 +63,8 @@ START = LinePlace()
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """`raw`: with the newline, cut by `cut_bytes`. `text`: as UTF-8, with replacement characters if there
-    is a `problem`. `ended`: the file has its newline."""
+    """`raw`: with the newline, cut by `cut_bytes`. `text`: with replacement characters if there is a
+    `problem`. `ended`: has its newline."""
 
     raw: bytes
     text: bytes
@@ -105,8 +105,7 @@ def cannot_read(path: str, error: Exception) -> SettingError:
 
 
 class LineFile:
-    """The lines of one file from a place on, each cut to `most` characters. Blocks. Raises one of
-    `UNREADABLE`."""
+    """The lines of a file, each cut to `most` characters. Blocks. Raises one of `UNREADABLE`."""
 
     def __init__(self, part: LinePart, encoding: str, most: int, place: LinePlace) -> None:
         self._after = place
@@ -155,8 +154,8 @@ class LineFile:
 def read_line(
     file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0
 ) -> tuple[bytes, int, int, int, bool]:
-    """The line, cut to `most` bytes; its bytes in the file (0 at the end); the file's checksum so far; its
-    own; whether it has its newline."""
+    """The line, cut to `most` bytes; its bytes in the file (0 at the end); checksums of file and line;
+    whether it has its newline."""
     width = len(newline)
     keep = most + 2 * width
     line = end = _read_units(file, keep, width)
@@ -187,7 +186,7 @@ def decoded(raw: bytes, encoding: Encoding) -> tuple[str, str | None]:
 
 
 def skip(file: BinaryIO, count: int) -> int:
-    """The checksum of the skipped bytes, fewer than `count` at the end of the file."""
+    """The checksum of the skipped bytes, fewer at the end of the file."""
     crc = 0
     while count > 0 and (block := file.read(min(count, BLOCK_BYTES))):
         count, crc = count - len(block), zlib.crc32(block, crc)
@@ -196,7 +195,9 @@ def skip(file: BinaryIO, count: int) -> int:
 
 def begins_as_read(part: LinePart, place: LinePlace, *, whole: bool) -> bool:
     """Whether the bytes up to `place` are unchanged: the last line, or all if `whole` or compressed.
-    Blocks. Raises one of `UNREADABLE`."""
+
+    Blocks. Raises one of `UNREADABLE`.
+    """
     with part.open() as file:
         if not whole and file.seekable():
             if os.fstat(file.fileno()).st_size < place.offset:
@@ -219,13 +220,12 @@ MAX_ROW_LINES = 10_000
 MAX_ROW_BYTES = 16 << 20
 
 Quote = Literal["closed", "open", "misplaced"]
-"""At the end of a line: no quoted field is open, one is open, or text follows a closing quote."""
+"""State at the end of a line. Misplaced: text follows a closing quote."""
 
 
 @dataclass(frozen=True, slots=True)
 class CsvRow:
-    """UTF-8 without the newline. `number`: first line, from 1. `problem`: why it is not a record, if
-    known."""
+    """UTF-8 without the newline. `number`: first line, from 1."""
 
     number: int
     text: bytes
@@ -236,11 +236,10 @@ class CsvRow:
 
 
 class Rows:
-    """The rows of a file; raises as `LineFile`. `delimiter`: of CSV; None: each line is a row.
+    """`delimiter` None: each line is a row. Raises as `LineFile`.
 
-    If a quoted field is not closed within the limits, or text follows its closing quote, only its first line
-    is lost: it becomes a row with a problem. Each line is scanned at most twice, and the last
-    `MAX_ROW_LINES` of a file three times.
+    If a quoted field is not closed within the limits, or text follows its closing quote, its first line
+    becomes a row with a problem.
     """
 
     def __init__(self, file: LineFile, delimiter: str | None) -> None:
@@ -254,8 +253,8 @@ class Rows:
         self._end: Quote | None = None
 
     def next(self, *, final: bool = True) -> CsvRow | None:
-        """None at the end of the file. `final=False`: it may grow, so an incomplete last row is not
-        returned; read it again from the last place."""
+        """None at the end of the file. `final=False`: the file may grow, so an incomplete last row is not
+        returned."""
         if not self._ahead and not self._more():
             return None
         first = self._ahead[0]
@@ -292,7 +291,7 @@ class Rows:
 
     @property
     def read_bytes(self) -> int:
-        """Up to the end of the last line that was read, which may belong to a later row."""
+        """Up to the end of the last line read, which may belong to a later row."""
         return self._file.read_bytes
 
     def close(self) -> None:
@@ -338,8 +337,8 @@ def without_end(line: bytes) -> bytes:
 
 
 def quote_after(line: bytes, delimiter: bytes, *, inside: bool) -> Quote:
-    """`inside`: a quoted field is open at the start. As in Python's csv module, only a first character
-    opens one."""
+    """`inside`: a quoted field is open at the start. As in Python's csv module, only a first character opens
+    one."""
     line = without_end(line.removeprefix(BOM))
     at = 0
     while True:

@@ -1,4 +1,4 @@
-"""The files of a source: the contents of its folder, and the entries that are not read."""
+"""The data files of a folder, and the entries that are not read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from forebay.connectors.files.unpack import HIDDEN
 from forebay.errors import SettingError
 
 LOST_FOUND = "lost+found"
-"""ext4 has it in the root folder of each file system, readable by root only."""
+"""ext4 has it, readable by root only."""
 BROKEN_LINK = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 def check_kind(path: Path) -> None:
-    """Raise `SettingError` for a pipe or a device: opening it could wait without end, and it cannot be read
-    again."""
+    """Raise `SettingError` for a pipe or a device: opening it could wait without end."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise SettingError(
             f"source path {path} is neither a file nor a directory; save its records in a file, which a "
@@ -27,8 +26,10 @@ def check_kind(path: Path) -> None:
 
 
 def entries_of(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """All below `root` with their relative paths, except folders and hidden names; links to folders are not
-    followed. Raises `OSError` if a folder cannot be read."""
+    """All files below `root`, except hidden ones; links to folders are not followed.
+
+    Raises `OSError` if a folder cannot be read.
+    """
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -51,7 +52,7 @@ def entries_of(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def is_data(entry: os.DirEntry[str]) -> bool:
-    """False for a broken link. Raises `OSError` if that is not known."""
+    """False for a broken link. Raises `OSError` if that is unknown."""
     try:
         return entry.is_file()
     except OSError as error:
@@ -71,7 +72,7 @@ def data_files(path: Path) -> list[Path]:
 
 
 def skipped_entries(path: Path) -> list[str]:
-    """What is in the folder and is not read, with the reason. Raises as `data_files`."""
+    """Entries and why they are not read. Raises as `data_files`."""
     try:
         entries = sorted(entries_of(path), key=itemgetter(0)) if path.is_dir() else []
         skipped = [(name, entry) for name, entry in entries if not is_data(entry)]
@@ -81,7 +82,7 @@ def skipped_entries(path: Path) -> list[str]:
 
 
 def folder_problem(root: Path) -> str:
-    """Why a folder, or one in it, cannot be read now; empty if it can. Blocks."""
+    """Why a folder, or one in it, cannot be read now, or empty. Blocks."""
     try:
         for _, entry in entries_of(root):
             is_data(entry)
@@ -112,7 +113,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def name_in(root: Path, file: Path) -> str:
-    """For positions: the base name of `root` and the relative path."""
+    """A file's name in positions."""
     base = os.path.basename(os.path.abspath(root))
     name = base if file == root else f"{base}/{file.relative_to(root).as_posix()}"
     return os.fsencode(name).decode("utf-8", "backslashreplace")

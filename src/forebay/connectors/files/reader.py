@@ -1,4 +1,4 @@
-"""Turn rows of files into records, file by file; check the headers of CSV files."""
+"""Turn rows of files into records; check the headers of CSV files."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ Step = tuple[LinePlace, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """`header`: each file's first row names its columns; repeated headers are skipped. `letters`: lines
-    are dead letters. `registry`: of the records in dead letters."""
+    """`header`: each file's first row names its columns; repeated headers are skipped. `letters`: lines are
+    dead letters."""
 
     format: Format
     header: bool = False
@@ -56,7 +56,7 @@ class LineReader:
 
     @property
     def longest_line(self) -> int:
-        """More than any valid record; a dead letter's line holds a record with some bytes doubled."""
+        """More than any record: dead letters double some bytes."""
         longest = max(self.format.max_record_bytes, LONGEST_LINE_BYTES)
         return 2 * longest + BLOCK_BYTES if self.letters else longest
 
@@ -161,7 +161,6 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def unread_rest(label: str, place: LinePlace, problem: str) -> bytes:
-    """The dead letter of all lines after `place`."""
     line = place.lines + 1
     log.warning("%s%d- was not read: %s", label, line, problem)
     letter = DeadLetter(b"", UnreadFile.cause, f"from line {line} on: {problem}", position=f"{label}{line}-")
@@ -180,7 +179,7 @@ def starts_of(parts: Sequence[LinePart]) -> list[int]:
 
 
 class FilesReader:
-    """The records of `parts` in order. Keeps a file open between calls. Blocks."""
+    """Reads the records of `parts` in order, with a file kept open between calls. Blocks."""
 
     def __init__(self, parts: Sequence[LinePart], reader: LineReader) -> None:
         self._parts = parts
@@ -199,8 +198,10 @@ class FilesReader:
     def records(
         self, cursor: FileCursor, until: int | None = None
     ) -> Iterator[tuple[FileCursor, bytes | None]]:
-        """The rows after `cursor` that begin before byte `until` of all parts. Raises `ForebayError` if a
-        file can no longer be read or has changed."""
+        """Rows after `cursor` that begin before byte `until` of all parts.
+
+        Raises `ForebayError` if a file has changed or can no longer be read.
+        """
         limit = self._reader.limit
         until = self.size if until is None else until
         while cursor.number < len(self._parts) and (limit is None or cursor.records < limit):
@@ -244,8 +245,7 @@ class FilesReader:
 
 
 def parts_of(path: Path, reader: LineReader) -> tuple[LinePart, ...]:
-    """With their sizes, up to the reader's limit. Blocks: reads compressed files, and up to a limit.
-    Raises `SettingError`."""
+    """With sizes. Blocks: reads compressed files, and up to the reader's limit. Raises `SettingError`."""
     parts = tuple(sized(part) for part in files_of(path))
     if reader.limit is None:
         return parts

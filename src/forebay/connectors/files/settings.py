@@ -1,4 +1,4 @@
-"""Settings of file sources (JSON lines, CSV, dead letters), the JSON lines sink and standard output."""
+"""Settings of file sources, the JSON lines sink and standard output."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class CsvSource(FileSource):
         return replace(form, kind="csv", columns=self.columns or (), delimiter=self.delimiter)
 
     def has_one_header(self) -> bool:
-        """All rows have the same columns. Blocks."""
+        """Blocks."""
         from forebay.connectors.files.lines import files_of
 
         return self.columns is not None or len(list(islice(files_of(Path(self.path)), 2))) == 1

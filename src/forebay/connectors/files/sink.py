@@ -1,8 +1,8 @@
 """Files of JSON lines that hold each result exactly once.
 
-Flink's file sink gives a hidden file its name when a checkpoint completes. If `grows`, the process that
-supervises the run moves its lines to the end of a visible file. Before that, it puts their place there into
-the hidden file's name: after a kill the same bytes go to the same place.
+Flink's file sink gives a hidden file its name when a checkpoint completes. If `grows`, the run's supervisor
+appends its lines to a visible file. It first renames the hidden file to include their place there: after a
+kill the same bytes go to the same place.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Part:
                     yield line.rstrip(b"\n")
 
     def next_line(self, begin: int) -> int:
-        """Where the first line begins at byte `begin` or later. Files of an object store are read whole."""
+        """Start of the first line at byte `begin` or later. Reads files of an object store whole."""
         if not isinstance(self.folder, Path):
             return self.size if begin else 0
         with (self.folder / self.name).open("rb") as file:
@@ -84,7 +84,7 @@ def _next_line(file: IO[bytes], begin: int) -> int:
 class FollowedLines:
     """The committed lines of a folder, each once, as they appear.
 
-    Of the files that are there at first, only the `newest` and their last `most_bytes` are read; None: all.
+    Of the first files, only the `newest` and their last `most_bytes` are read; None: all.
     """
 
     def __init__(self, path: Location, newest: int | None = None, most_bytes: int | None = None) -> None:
@@ -108,7 +108,6 @@ class FollowedLines:
                 yield line
 
     def _old(self, parts: list[Part]) -> dict[str, int]:
-        """How many bytes of each file are not read."""
         left = sum(part.size for part in parts) if self._most_bytes is None else self._most_bytes
         old = {}
         for number, part in enumerate(reversed(parts)):
@@ -119,7 +118,7 @@ class FollowedLines:
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:
-    """Write each string as a line, exactly once under restore, in the order of its subtask."""
+    """Write each string as a line, exactly once, in the order of its subtask."""
     from pyflink.common import Encoder
     from pyflink.datastream.connectors.file_system import (
         BucketAssigner,
@@ -144,9 +143,9 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
 
 
 def committed_parts(path: Location) -> list[Part]:
-    """By the time of their last line; none without the directory. Raises as `S3Client`.
+    """By the time of their last line. Raises as `S3Client`.
 
-    After a checkpoint without a line, Flink gives a subtask's next file a new name and counts from 0 again.
+    After a checkpoint without a line, Flink renames a subtask's next file and counts from 0 again.
     """
     named = [(COMMITTED.fullmatch(part.name), part) for part in _parts(path)]
     ordered = [(part.written_ns, match[1], int(match[2]), part) for match, part in named if match is not None]
@@ -182,11 +181,10 @@ log = logging.getLogger(__name__)
 HIDDEN = re.compile(r"(?P<writer>\.new-(?P<job>[^-]+)-.+)-(?P<count>\d+)\.jsonl")
 MOVING = re.compile(r"\.at-(?P<file>\d+)-(?P<offset>\d+)(?P<name>\.new-(?P<job>[^-]+)-.+\.jsonl)")
 MAX_BYTES = 256 << 20
-"""Then lines go to a next file."""
 LOCK = ".lock"
 POLL_S = 0.05
 REST_S = 1.0
-"""inotify(7) does not report what other machines do in a network file system."""
+"""inotify(7) misses changes by other machines on a network file system."""
 FINISH_TRIES = 100
 IDLE_SHARE = 20
 CHUNK_BYTES = 1 << 20
@@ -243,7 +241,6 @@ class GrowingFiles:
         return sorted(moves, key=lambda move: (move.target, move.offset))
 
     def _committed(self) -> list[tuple[str, Path]]:
-        """By the time of their last line, those of one writer in its order; with the job."""
         found = ((path, HIDDEN.fullmatch(path.name)) for path in self._folder.iterdir())
         files = sorted(
             (path.stat().st_mtime_ns, name["writer"], int(name["count"]), name["job"], path)
@@ -298,7 +295,7 @@ class GrowingFiles:
                             written_ns = os.fstat(lines.fileno()).st_mtime_ns
                 file.flush()
                 os.fsync(file.fileno())
-                # Of the last line, as `Part.written_ns` promises, and not of the move.
+                # The time of the last line (`Part.written_ns`), not of the move.
                 os.utime(file.fileno(), ns=(written_ns, written_ns))
         for move in moves:
             move.source.unlink()
@@ -313,7 +310,7 @@ def _sync(folder: Path) -> None:
 
 
 class GrowingSinks:
-    """Moves what is committed in `folders`: at once, then on a thread, and a last time in `close`."""
+    """Moves committed lines at once, then on a thread, and a last time in `close`."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = list(folders)
@@ -341,7 +338,7 @@ class GrowingSinks:
         return done
 
     def finish(self) -> str:
-        """Move everything, with patience for other processes. Returns why that failed, or an empty text."""
+        """Move everything, waiting for other processes. Returns why that failed, or an empty text."""
         for _ in range(FINISH_TRIES):
             if self.move():
                 return ""

@@ -1,4 +1,4 @@
-"""Files as a stream of records, as fast as they are taken or at their recorded times."""
+"""Files as a stream of records, as fast as possible or at their recorded times."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ SAMPLED_BYTES = 1 << 16
 class Files:
     """A file, or all files under a directory by name, except names that start with `.` or `_`.
 
-    They are read up to the sizes they had when the job first started; with `follow` also new files and added
-    lines, without end. Each CSV file has its own header, unless the format names the columns.
+    They are read up to their sizes at the job's first start; with `follow` also new files and added lines,
+    without end. Each CSV file has its own header, unless the format names the columns.
 
-    A record's `raw` is UTF-8 without the last newline. A line longer than 16 MiB and than the format's
-    `max_record_bytes` becomes a dead letter with its first bytes.
+    A line longer than 16 MiB and than the format's `max_record_bytes` becomes a dead letter with its first
+    bytes.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class Files:
 def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
     """In order, by one subtask. Positions are `name@line`.
 
-    Planning the job blocks: it unpacks compressed files, and reads up to a limit. Raises `SettingError`.
+    Blocks: unpacks compressed files, and reads up to a limit. Raises `SettingError`.
     """
     from forebay.connectors.files.follow import FollowFolder
 
@@ -121,7 +121,7 @@ def first_header(path: Path, reader: LineReader) -> tuple[str, ...]:
 
 
 def first_records(config: Files) -> Iterator[Event | DeadLetter]:
-    """Those in the first 256 KiB, up to an unreadable file. Blocks. Raises as `line_reader`."""
+    """Of the first 256 KiB, up to an unreadable file. Blocks. Raises as `line_reader`."""
     reader, left = line_reader(config), FIRST_BYTES
     for part in files_of(config.path):
         try:
@@ -144,7 +144,7 @@ def first_records(config: Files) -> Iterator[Event | DeadLetter]:
 
 
 def has_no_records(config: Files) -> bool:
-    """Whether its files are empty, or too short to hide a record from `first_records`. Blocks; raises as
+    """Whether files are empty, or too short to hide a record from `first_records`. Blocks; raises as
     `line_reader`."""
     if next(first_records(config), None) is not None:
         return False
@@ -161,7 +161,7 @@ def has_no_records(config: Files) -> bool:
 
 
 def piece_bytes(parts: Sequence[LinePart]) -> int:
-    """A few lines, or one if most are long, sampled from the first files. Blocks. Raises `SettingError`."""
+    """A few lines, sampled from the first files. Blocks. Raises `SettingError`."""
     lengths: list[int] = []
     for part in parts[:16]:
         try:
@@ -245,7 +245,6 @@ def unpack_cursor(data: bytes) -> FileCursor:
 
 
 def pack_parts(parts: Sequence[LinePart]) -> bytes:
-    """The files' names need not be UTF-8."""
     return pack_state([(os.fsencode(part.path), part.name, part.member, part.size) for part in parts])
 
 
@@ -266,7 +265,6 @@ class ReplaySpeed:
             raise SettingError(f"speed must be above 0 and longest_gap_s at least 0, found {self}")
 
     def gap_s(self, before_ms: int | None, time_ms: int | None) -> float:
-        """0 if a time is missing or goes backwards."""
         if before_ms is None or time_ms is None:
             return 0.0
         return min(self.longest_gap_s, max(0, time_ms - before_ms) / 1000 / self.speed)
@@ -287,10 +285,8 @@ class Recorded:
 
 
 def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
-    """In order, each at its recorded time after the first; delays from downstream are caught up.
-
-    Planning the job reads the files once (blocks). Raises `SettingError`.
-    """
+    """In order, each at its recorded time after the first. Blocks: reads the files once. Raises
+    `SettingError`."""
     if config.follow:
         raise SettingError("a file that is replayed has an end: follow and replay do not go together")
     if config.format.time is None:

@@ -1,4 +1,4 @@
-"""The content of files: unpacked (compression is recognised by the first bytes), and decoded as text."""
+"""The content of files, unpacked (by their first bytes) and decoded as text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HIDDEN = (".", "_")
 HEAD_BYTES = 16
 BLOCK_BYTES = 1 << 16
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
-"""Of opening and reading a file that is damaged, truncated or forbidden."""
+"""Errors of a file that is damaged, truncated or forbidden."""
 
 MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
@@ -74,8 +74,8 @@ def members_of(path: str | Path) -> list[str]:
 
 
 def check_link(path: str | Path) -> None:
-    """Raise `UnreadableFile` if `path` is a link of another user: it could lead to any file that this user
-    may read."""
+    """Raise `UnreadableFile` if `path` is another user's link: it may lead to any file that this user can
+    read."""
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in {os.getuid(), 0}:
         raise UnreadableFile(f"it is a link of user {found.st_uid}, which is not followed; copy the file")
@@ -86,7 +86,7 @@ def is_hidden(path: Path) -> bool:
 
 
 def open_file(path: str | Path, member: str | None = None) -> BinaryIO:
-    """Unpacked bytes; not seekable if compressed. Opening and reading raise one of `UNREADABLE`."""
+    """Not seekable if compressed. Opening and reading raise one of `UNREADABLE`."""
     packing = "zip" if member is not None else packing_of(path)
     if packing is None:
         return open(path, "rb", buffering=BLOCK_BYTES)
@@ -171,9 +171,9 @@ ASCII_BASED = (
     *("ascii", "mac-roman", "koi8-r", "koi8-u", "shift_jis", "euc_jp", "euc_kr", "gb2312", "gbk", "gb18030"),
     *("big5", "tis-620"),
 )
-"""In all of these, byte 0x0a is always a line feed and no decoder state crosses it."""
+"""In all of these, byte 0x0a is a line feed and no decoder state crosses it."""
 KNOWN = frozenset((UTF_8, "utf-8-sig", *WIDTHS, *ASCII_BASED))
-"""As Python names them. Looking them up here would load fifty modules into each process."""
+"""Looking them up would load fifty modules into each process."""
 COMMON = "utf-8, utf-16, utf-16-le, latin-1, cp1252, cp1251, shift_jis, gb18030"
 MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -191,7 +191,7 @@ class Encoding:
 
 
 def canonical_encoding(name: str) -> str:
-    """Python's name. Raises `SettingError` if it is unknown or cannot be split into lines."""
+    """Raises `SettingError` if it is unknown or cannot be split into lines."""
     try:
         found = codecs.lookup(name).name
     except (LookupError, ValueError):
@@ -202,8 +202,8 @@ def canonical_encoding(name: str) -> str:
 
 
 def encoding_of(name: str, head: bytes) -> Encoding:
-    """With the byte order of a file's mark; `head`: its first 4 bytes. Without a mark, `utf-16` and `utf-32`
-    are little-endian."""
+    """`head`: the first 4 bytes, with the byte order. Without a mark, `utf-16` and `utf-32` are
+    little-endian."""
     name = canonical_encoding(name)
     if name == "utf-16":
         name = "utf-16-be" if head.startswith(codecs.BOM_UTF16_BE) else "utf-16-le"
@@ -214,7 +214,7 @@ def encoding_of(name: str, head: bytes) -> Encoding:
 
 
 def looks_utf_16(data: bytes) -> str | None:
-    """The codec that `data` seems to use, or None. Other text never has a NUL in every other byte."""
+    """Other text has no NUL in every other byte."""
     data = data[:SAMPLE_BYTES]
     for mark, name in MARKS:
         if data.startswith(mark):

@@ -1,4 +1,4 @@
-"""Source of made-up posts: a base rate, with bursts of a higher one."""
+"""Made-up posts: a base rate, with bursts of a higher one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class PostSchedule:
-    """In order of time, without overlap."""
+    """Ordered by time, without overlap."""
 
     rate_per_s: float
     bursts: tuple[Burst, ...] = ()
@@ -55,7 +55,6 @@ class PostSchedule:
                 raise SettingError("bursts must be in order of time and must not overlap")
 
     def due_s(self, index: int) -> float:
-        """Seconds from the start; never decreases with `index` (from 0)."""
         before, at_s = 0.0, 0.0
         for start_s, end_s, rate_per_s in self._segments():
             in_segment = (end_s - start_s) * rate_per_s
@@ -84,12 +83,11 @@ START_MS = 1_767_225_600_000
 
 
 LONGEST_STEP_S = 1.0
-"""A pause longer than this delays all later posts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """`paced`: each post is emitted when due; after downtime, the job resumes where it stopped."""
+    """`paced`: posts are emitted when due."""
 
     count: int | None = 1000
     rate_per_s: float = 10.0

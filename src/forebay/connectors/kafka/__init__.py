@@ -1,5 +1,4 @@
 """Kafka topics as a source and a sink, through Flink's own connector.
 
-It is used as a table of raw bytes: only so does Python get all parts of a record, and values that cannot be
-parsed.
+A table of raw bytes: otherwise Python does not get all parts of a record.
 """

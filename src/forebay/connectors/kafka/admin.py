@@ -1,4 +1,4 @@
-"""Query Kafka while a job runs, and check before the start that it has what the job needs."""
+"""Query Kafka while a job runs, and check its topics and limits before the start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 
 CALL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
-"""For single calls to a Kafka that has just answered; a failure would abort the start of a job."""
+"""For single calls; a failure would abort the start of a job."""
 NO_ADDRESS = "No resolvable bootstrap urls"
 UNKNOWN = frozenset(("GroupIdNotFoundException", "TransactionalIdNotFoundException"))
 REFUSALS = frozenset(("AuthenticationException", "AuthorizationException"))
@@ -41,8 +41,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The newest of an id. `state`: Kafka's word. `began_ms`: broker's clock. `producer_id`, `epoch`: of
-    the producer that may end it."""
+    """`state`: Kafka's word. `began_ms`: broker's clock. `producer_id`, `epoch`: of the producer that may
+    end it."""
 
     state: str
     began_ms: int | None = None
@@ -63,11 +63,11 @@ class KafkaAdmin:
         return frozenset(str(name) for name in self._ask(self._client.listTopics().names()))
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Topics that do not exist are missing."""
+        """Without topics that do not exist."""
         return {name: each.partitions().size() for name, each in self._described(topics).items()}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """An id changes when a topic is created again; topics that do not exist are missing."""
+        """An id changes when a topic is created again."""
         return {name: str(each.topicId().toString()) for name, each in self._described(topics).items()}
 
     def _described(self, topics: Iterable[str]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class KafkaAdmin:
         return int(self._config("BROKER", node.idString(), "transaction.max.timeout.ms"))
 
     def longest_record_bytes(self, topic: str) -> int | None:
-        """The topic's `max.message.bytes`, the limit of a batch; None if this client may not read it."""
+        """The topic's `max.message.bytes`; None if this client may not read it."""
         try:
             return int(self._config("TOPIC", topic, "max.message.bytes"))
         except KafkaRefused:
@@ -107,7 +107,7 @@ class KafkaAdmin:
         return int(found.get(group).members().size())
 
     def transactions(self, ids: Iterable[str]) -> dict[str, Transaction]:
-        """Ids that Kafka does not have are missing."""
+        """Without unknown ids."""
         wanted, found = list(ids), {}
         descriptions = self._client.describeTransactions(java_list(wanted))
         for id in wanted:
@@ -148,8 +148,7 @@ class KafkaAdmin:
         return self.offsets(topics, "latest")
 
     def offsets(self, topics: Iterable[str], at: Literal["earliest", "latest"] | int) -> tuple[Place, ...]:
-        """Each partition's first offset, the one after its newest record, or that of the first record at
-        or after a time in milliseconds (the end if there is none)."""
+        """Each partition's first offset, its end, or the first record at or after a time in ms."""
         specs = shaded("clients.admin.OffsetSpec")
         if isinstance(at, int):
             wanted = specs.forTimestamp(at)
@@ -187,8 +186,8 @@ class KafkaAdmin:
 
 @contextmanager
 def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[KafkaAdmin]:
-    """Makes no request yet. Raises `KafkaAway` if no host name resolves, `KafkaRefused` if the client
-    cannot be made."""
+    """Makes no request yet. Raises `KafkaAway` if no host name resolves, `KafkaRefused` if the client cannot
+    be made."""
     properties = client_properties(cluster, timeout_s)
     try:
         client = shaded("clients.admin.AdminClient").create(properties)
@@ -208,7 +207,6 @@ def lag(ends: Iterable[Place], committed: Iterable[Place]) -> int:
 
 
 def not_created(cluster: KafkaCluster, error: Py4JJavaError) -> KafkaAway | KafkaRefused:
-    """The error of a client that could not be made."""
     if any(NO_ADDRESS in str(cause.getMessage()) for cause in _causes(error)):
         return KafkaAway(f"Kafka at {cluster.bootstrap}: no such host name; check 'bootstrap'")
     why = _why(cluster, error)
@@ -216,7 +214,6 @@ def not_created(cluster: KafkaCluster, error: Py4JJavaError) -> KafkaAway | Kafk
 
 
 def call_failed(cluster: KafkaCluster, error: Py4JJavaError) -> KafkaAway | KafkaRefused:
-    """The error of a client's call."""
     cause = _cause(error)
     detail = str(cause.getMessage() or cause.getClass().getSimpleName())
     if REFUSALS & set(class_names(cause)):
@@ -227,7 +224,7 @@ def call_failed(cluster: KafkaCluster, error: Py4JJavaError) -> KafkaAway | Kafk
 
 
 def _why(cluster: KafkaCluster, error: Py4JJavaError) -> str:
-    """With secrets, the text is left out: it may hold parts of them."""
+    """Kafka's text may contain secrets."""
     _, *causes = _causes(error)
     first, cause = (causes or [error.java_exception])[0], (causes or [error.java_exception])[-1]
     if not cluster.secrets:
@@ -297,7 +294,7 @@ def ask_kafka(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Call `ask` with a client, retrying until a broker answers; blocks.
+    """Retry `ask` until a broker answers; blocks.
 
     Raises `PipelineFailed` `patience_s` after `begin_s`, `KafkaRefused` at once, and the errors of `ask`.
     """

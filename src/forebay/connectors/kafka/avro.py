@@ -1,7 +1,7 @@
 """Avro values as JSON values.
 
-Other readers trust the data: a few bytes can claim a list of a billion items, and a recursive schema crashes
-a reader written in C.
+Other readers trust the data: a few bytes can claim a billion items, and a recursive schema crashes a reader
+in C.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from forebay.records import JSON
 
 MAX_EMPTY = 10_000
 VALUES_PER_BYTE = 4
-"""Nested records without bytes could otherwise expand for more than a day."""
+"""Nested records without bytes could expand for more than a day."""
 PRIMITIVE = frozenset(("null", "boolean", "int", "long", "float", "double", "string", "bytes"))
 KINDS = PRIMITIVE | {"fixed", "enum", "record", "error", "array", "map"}
 MS, US, NS = 1_000, 1_000_000, 1_000_000_000
@@ -42,15 +42,14 @@ NUMBERS: Mapping[str, Callable[[int], JSON]] = {
     "long local-timestamp-micros": lambda value: moment_value(value, US, ""),
     "long local-timestamp-nanos": lambda value: moment_value(value, NS, ""),
 }
-"""Logical types of numbers, with the type that they require. The specification ignores others."""
+"""Logical types, with the type that they require; others are ignored, as specified."""
 
 
 def read_value(schema: Any, names: Mapping[str, Any], data: bytes) -> JSON:
-    """Raises `UnreadableValue` if the bytes are not exactly one value, or it is too deep or expands to too
-    many values.
+    """Raises `UnreadableValue` if the bytes are not exactly one value, or it is too deep or expands too
+    much.
 
-    Bytes become base64, decimals exact text, times ISO 8601, UUIDs, enums and numbers that are not finite
-    text.
+    Bytes become base64, decimals exact text, times ISO 8601.
     """
     value, end = _AvroReader(names, data).value(schema, 0, 0)
     if end != len(data):
@@ -195,7 +194,6 @@ class _AvroReader:
         return at + length
 
     def _number(self, at: int) -> tuple[int, int]:
-        """A zigzag number of at most 64 bits, and the position after it."""
         value = shift = 0
         data = self._data
         while at < len(data) and shift < 70:

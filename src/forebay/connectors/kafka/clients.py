@@ -68,17 +68,17 @@ def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
 
 READ_S = 30.0
 LEAST_RECORDS = 500
-"""The least that is read of a partition at first: all records of a key are in one."""
+"""Read of each partition at first: all records of a key are in one."""
 MOST_RECORDS = 5000
-"""Of one call, about a second's work."""
+"""Per call, about a second's work."""
 MOST_BYTES = 64 << 20
 
 
 class FollowedTopic:
     """The committed records of a topic, each once, as they appear.
 
-    Of those that are there at first, only about the `newest` are read: as many of each partition, but at
-    least `LEAST_RECORDS`; None: all. `partial`: whether there are, or were, older ones.
+    At first, about the `newest` are read, but at least `LEAST_RECORDS` of each partition; None: all.
+    `partial`: whether older ones exist or existed.
 
     Methods block, and raise `KafkaAway`, `KafkaRefused`, or `SettingError` if there is no such topic.
     """
@@ -100,10 +100,8 @@ class FollowedTopic:
         self.partial = False
 
     def new(self) -> Iterator[bytes]:
-        """The values up to the present end, by their times; a tombstone is empty.
-
-        After the first call at most about `MOST_RECORDS` or `MOST_BYTES`; the first one sorts as many.
-        """
+        """The values up to the present end, by their times; a tombstone is empty. At most about
+        `MOST_RECORDS` or `MOST_BYTES`."""
         first = self._consumer is None
         with _named_errors(self._cluster):
             ends = self._ends()
@@ -117,14 +115,12 @@ class FollowedTopic:
                 return
 
     def skip(self) -> None:
-        """Leave out what is there now."""
         with _named_errors(self._cluster):
             for each, end in self._ends().items():
                 self._consumer.seek(each, end)
         self._read.clear()
 
     def _fetch(self, ends: dict[Any, int]) -> bool:
-        """Read up to `ends` or the most of a call; return whether more is left."""
         consumer, wait = self._consumer, get_gateway().jvm.java.time.Duration.ofMillis(POLL_MS)
         size = sum(len(value) for _, value in self._read)
         before, moved_s, more = list[int](), self._monotonic_s(), True
@@ -149,7 +145,6 @@ class FollowedTopic:
         return more
 
     def _ends(self) -> dict[Any, int]:
-        """Of all partitions, also new ones."""
         if self._consumer is None:
             self._consumer = self._open()
         self._assign()
@@ -168,7 +163,6 @@ class FollowedTopic:
         return _created(self._cluster, "consumer.KafkaConsumer", properties, "ByteArrayDeserializer")
 
     def _assign(self) -> None:
-        """Add the partitions that are new."""
         made, there = shaded("common.TopicPartition"), len(self._consumer.partitionsFor(self._topic))
         if not there:
             raise SettingError(
@@ -240,7 +234,7 @@ def all_read(
 ) -> bool:
     """Whether no record is left between `committed` and `ends`; blocks. False if Kafka does not answer.
 
-    The end of a transaction takes an offset without being a record, so the rest must be read.
+    The end of a transaction takes an offset, so the rest must be read.
     """
     done = {(place.topic, place.partition): place.offset for place in committed}
     gaps = [end for end in ends if done.get((end.topic, end.partition), 0) < end.offset]
@@ -286,10 +280,10 @@ ENDED = frozenset(("ProducerFencedException", "InvalidProducerEpochException", "
 def commit(
     cluster: KafkaCluster, id: str, transaction: Transaction, timeout_s: float = START_TIMEOUT_S
 ) -> bool:
-    """Commit a transaction that another process has begun and can no longer end; blocks. False if it was
-    aborted, if a transaction of the same id has begun since, or, with some brokers, if it was committed.
+    """Commit a transaction of another process that can no longer end it; blocks.
 
-    Raises `KafkaAway` after `timeout_s`; it may still be committed then.
+    False if it was aborted, if a transaction of the same id has begun since, or, with some brokers, if it
+    was committed. Raises `KafkaAway` after `timeout_s`; it may still be committed then.
     """
     more = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}
     more["max.block.ms"] = str(round(timeout_s * 1000))

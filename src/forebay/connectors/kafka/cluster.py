@@ -26,7 +26,7 @@ HEADERS = "headers"
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """`secrets` are read by Kafka's client when it connects: they are in no job, state or log."""
+    """Kafka's client reads `secrets` when it connects: they are in no job, state or log."""
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -83,19 +83,21 @@ def raw_table(schema: Schema, options: Mapping[str, str]) -> TableDescriptor:
 
 
 Generations = Mapping[str, tuple[str, ...]]
-"""Ids by topic, oldest first; repeated if the topic's offsets restarted."""
+"""Ids by topic, oldest first."""
 
 
 def marked(topic: str, generations: Generations) -> str:
-    """In positions: `tickets~2` for the second topic of that name, as no topic's name contains `~`."""
+    """In positions: `tickets~2` for the second topic of that name. Topic names contain no `~`."""
     generation = len(generations.get(topic, ()))
     return topic if generation < 2 else f"{topic}~{generation}"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStart:
-    """`uid`: of Flink's source. If it differs from the checkpoint's, a restored job starts at the
-    committed offsets. `watched`: a supervisor restarts the job if a reader loses its position."""
+    """`uid`: of Flink's source; with another, a restored job starts at the committed offsets.
+
+    `watched`: a supervisor restarts the job if a reader loses its position.
+    """
 
     uid: str | None = "kafka"
     generations: Generations = field(default_factory=dict)

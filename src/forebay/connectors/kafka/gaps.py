@@ -1,4 +1,4 @@
-"""The offsets that a pipeline reads next, and records that Kafka deleted before it read them.
+"""The offsets that a pipeline reads next, and records that Kafka deleted before.
 
 Offsets without a record inside the log are not gaps.
 """
@@ -32,7 +32,7 @@ class TopicRanges:
 @dataclass(frozen=True, slots=True)
 class Gap:
     """A partition that does not continue at `offset`: its first record is at `now` (`deleted`), it ends
-    there (`shrunk`), or the topic has another id and begins there (`recreated`)."""
+    there (`shrunk`), or another topic begins there (`recreated`)."""
 
     kind: Kind
     topic: str
@@ -42,7 +42,7 @@ class Gap:
 
     @property
     def records(self) -> int:
-        """Upper bound (some offsets may have had none); 0 if unknown."""
+        """Upper bound; 0 if unknown."""
         return self.now - self.offset if self.kind == "deleted" else 0
 
     def __str__(self) -> str:
@@ -59,8 +59,7 @@ class Gap:
 
 
 def find_gaps(places: Iterable[Place], now: TopicRanges, known: Mapping[str, str]) -> tuple[Gap, ...]:
-    """`places`: offsets to read next. `known`: the topic ids then. A topic that no longer exists is not a
-    gap."""
+    """`places`: offsets to read next. A missing topic is not a gap."""
     begins = {(place.topic, place.partition): place.offset for place in now.begins}
     ends = {(place.topic, place.partition): place.offset for place in now.ends}
     found = []
@@ -87,7 +86,7 @@ def with_committed(places: Iterable[Place], committed: Iterable[Place]) -> tuple
 
 
 def unread(gaps: Iterable[Gap], answered: Iterable[Place]) -> tuple[Gap, ...]:
-    """Gaps without their parts before `answered`, up to which all results are committed."""
+    """Gaps without their parts before `answered`."""
     done = {(place.topic, place.partition): place.offset for place in answered}
     found = []
     for gap in gaps:
@@ -131,7 +130,7 @@ STATE = "SourceReaderState"
 INT = struct.Struct(">i")
 NAME_LENGTH = struct.Struct(">H")
 SPLIT = struct.Struct(">iqq")
-"""Partition, next offset, last offset: follow the topic's name in Flink's encoding of a split."""
+"""Partition, next offset, last offset, after the topic's name in Flink's encoding of a split."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Values of Avro and Protobuf that JSON lacks, as JSON values without loss."""
+"""Values of Avro and Protobuf that JSON lacks, without loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAY_S = 86_400
 EPOCH_DAY = date(1970, 1, 1).toordinal() - 1
 CYCLE_DAYS, CYCLE_YEARS = 146_097, 400
 MAX_DECIMAL_BYTES = 1024
-"""Far beyond any amount; the time to convert grows with the square of the digits."""
+"""The time to convert grows with the square of the digits."""
 MAX_DECIMAL_SCALE = 4096
 
 
@@ -41,7 +41,7 @@ def bytes_value(value: bytes) -> str:
 
 
 def decimal_value(unscaled: bytes, scale: int) -> str:
-    """`unscaled` (big-endian two's complement) * 10^-`scale`, exact, without an exponent."""
+    """`unscaled` (big-endian two's complement) * 10^-`scale`, exact."""
     if len(unscaled) > MAX_DECIMAL_BYTES:
         raise UnreadableValue(f"a decimal has {len(unscaled)} bytes, the limit is {MAX_DECIMAL_BYTES}")
     if abs(scale) > MAX_DECIMAL_SCALE:
@@ -69,7 +69,6 @@ def time_value(units: int, per_s: int) -> str:
 
 
 def moment_value(units: int, per_s: int, zone: str = "+00:00") -> str:
-    """`units` after the start of 1970."""
     seconds, fraction = divmod(units, per_s)
     days, second = divmod(seconds, DAY_S)
     return f"{date_value(days)}T{_clock(second, fraction, per_s)}{zone}"

@@ -1,7 +1,8 @@
-"""Count the records waiting in a job's topics: the partitions' ends minus the job's positions.
+"""Count the records waiting in a job's topics: the partitions' ends minus the job's positions
+(`currentOffset`).
 
-A position is a metric of Flink's source (`currentOffset`). Flink's `pendingRecords` showed 500 while 2,100
-waited, because records fetched count as read; committed offsets did not move for seven checkpoints.
+Flink's `pendingRecords` showed 500 while 2,100 waited, because records fetched count as read; committed
+offsets did not move for seven checkpoints.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def furthest(*choices: Iterable[Place]) -> tuple[Place, ...]:
 
 
 class LagProbe:
-    """`restored`: the job resumes from a checkpoint, so committed offsets are near its position. `before`:
-    offsets read by earlier starts, if this one set the committed offsets back."""
+    """`restored`: committed offsets are near the job's position. `before`: offsets read by earlier starts,
+    if this one set the committed offsets back."""
 
     def __init__(
         self, source: TopicSource, metrics: Metrics, *, restored: bool, before: Sequence[Place] = ()
@@ -71,8 +72,7 @@ class LagProbe:
         """Records repeated after a restart count again."""
 
     def count(self, admin: KafkaAdmin) -> int:
-        """Blocks for a few calls. Offsets without a record count too. Raises `LaunchError` (`KafkaAway`)
-        if Kafka or Flink does not answer."""
+        """Blocks. Offsets without a record count too. Raises `LaunchError` (`KafkaAway`)."""
         try:
             return self._count(admin)
         except (Py4JError, OSError) as gone:

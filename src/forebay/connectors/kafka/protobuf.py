@@ -20,11 +20,10 @@ from forebay.records import JSON
 
 MAX_EMPTY = 100_000
 VALUES_PER_BYTE = 4
-"""Unsent fields have defaults, so a message of two bytes can expand to any number of values."""
+"""Unsent fields have defaults, so a message of two bytes can expand without limit."""
 MAX_INDEXES = 100
 MAX_IMPORT_DEPTH = 50
 KNOWN_IMPORT = re.compile(r"(google/(?:protobuf|type)|confluent(?:/types?)?)/([a-z_]+)\.proto")
-"""Registries do not list these as references, because every reader has them."""
 PACKAGES = {"confluent": "confluent_kafka.schema_registry.confluent"}
 
 
@@ -62,7 +61,7 @@ class ProtobufSchema:
         self._messages = pool.FindFileByName(file.name).message_types_by_name
 
     def read(self, indexes: list[int], data: bytes) -> Mapping[str, JSON]:
-        """`indexes`: path of the message's type in the file, outermost first. Raises `UnreadableValue`."""
+        """`indexes`: path of the message's type in the file. Raises `UnreadableValue`."""
         from google.protobuf.message import DecodeError
         from google.protobuf.message_factory import GetMessageClass
 

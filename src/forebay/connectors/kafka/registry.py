@@ -21,15 +21,15 @@ from forebay.fields import HttpUrl, LocalPath, Model, SecretField
 from forebay.settings import SecretRef, read_secret
 
 UNKNOWN = frozenset((40401, 40402, 40403))
-"""Unknown subject, version and id; other 404s mean a wrong address."""
+"""Subject, version or id; other 404s mean a wrong address."""
 MAX_SCHEMA_CHARS = 1 << 20
 MAX_REFERENCE_DEPTH = 20
 MAX_REFERENCES = 100
 MAX_ANSWER_BYTES = 4 << 20
-"""Enough for a schema of `MAX_SCHEMA_CHARS` even with many JSON escapes."""
+"""Enough for a schema of `MAX_SCHEMA_CHARS` with many JSON escapes."""
 REQUEST_TIMEOUT_S = 5.0
 PATIENCE_S = 30.0
-"""Checkpoints wait as long, and a cancelled task must end within Flink's limit of three minutes."""
+"""Checkpoints wait as long, and Flink allows a cancelled task three minutes."""
 
 
 class RegistryAway(ForebayError): ...
@@ -40,8 +40,7 @@ class RegistryRefused(ForebayError): ...
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """Confluent-compatible. `auth`: secret `USER:PASSWORD`. `ca`: PEM file (None: the system's
-    authorities)."""
+    """Confluent-compatible. `auth`: secret `USER:PASSWORD`. `ca`: PEM file."""
 
     url: str
     auth: SecretRef | None = None
@@ -80,8 +79,7 @@ class RegistryRetry:
         self._dice = random.Random()
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Blocks. Raises `MalformedRecord` if the registry has no such schema, `RegistryRefused`, or
-        `RegistryAway`."""
+        """Blocks. Raises `MalformedRecord` if the schema is unknown, `RegistryRefused`, or `RegistryAway`."""
         begin_s = self.clock.monotonic_s()
         failures = 0
         while True:
@@ -98,7 +96,6 @@ class RegistryRetry:
             self._sleep(self._backoff.delay_s(failures, self._dice))
 
     def _judged(self, error: Exception) -> str:
-        """The text of a temporary failure; raises if it is permanent."""
         status = getattr(error, "http_status_code", None)
         if status is None:
             return str(error) if isinstance(error, ForebayError) else type(error).__name__
@@ -115,7 +112,7 @@ class RegistryRetry:
 
 
 def _within_patience(call: Callable[[], Any]) -> Any:
-    """The client limits the time of each read only: a byte every few seconds would hold the task for days."""
+    """The client limits each read only: a byte every few seconds would hold the task for days."""
     answered: Future[Any] = Future()
 
     def run() -> None:
@@ -132,7 +129,6 @@ def _within_patience(call: Callable[[], Any]) -> Any:
 
 
 def registry_client(registry: SchemaRegistry, patience: RegistryRetry) -> Any:
-    """A client of confluent-kafka that keeps schemas, and retries. Makes no request yet."""
     require_registry()
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
@@ -176,10 +172,7 @@ def registry_client(registry: SchemaRegistry, patience: RegistryRetry) -> Any:
 
 
 def _limit(session: Any, url: str, clock: Clock) -> None:
-    """Make an HTTP `session` abort responses that are too long or slow.
-
-    Disables compression, so that the size received is the size in memory.
-    """
+    """Abort responses that are too long or slow. Disables compression, so that sizes are those in memory."""
     httpx = importlib.import_module(type(session).__module__.partition(".")[0])
 
     class Bounded(httpx.SyncByteStream):  # type: ignore[name-defined]
@@ -209,7 +202,6 @@ def _limit(session: Any, url: str, clock: Clock) -> None:
 
 
 def _too_long(status: int) -> ForebayError:
-    """A long schema is the values' fault; a long error may pass."""
     words = f"the schema registry's answer is longer than {MAX_ANSWER_BYTES} bytes"
     return MalformedRecord(words) if status == 200 else RegistryAway(words)
 

@@ -39,7 +39,7 @@ def values_of(registry: SchemaRegistry) -> RegistryValues:
 class RegistryValues:
     """Parses values with a schema id in front, or in the header `__value_schema_id`.
 
-    Does not apply a registry's rules and migrations, or validate values of a JSON Schema.
+    Does not apply rules and migrations, or validate values of a JSON Schema.
     """
 
     def __init__(self, registry: SchemaRegistry, patience: RegistryRetry | None = None) -> None:
@@ -65,7 +65,7 @@ class RegistryValues:
         except MalformedRecord as error:
             raise MalformedRecord(f"not {KINDS[kind]} of its schema {id}: {error}") from None
         except Exception as error:
-            # Schemas are untrusted, and for a senseless one the libraries raise errors of any class.
+            # Schemas are untrusted: for an invalid one the libraries raise errors of any class.
             raise MalformedRecord(
                 f"not {KINDS[kind]} of its schema {id}: {type(error).__name__}: {str(error)[:300]}"
             ) from None
@@ -74,7 +74,6 @@ class RegistryValues:
         return value
 
     def _reader(self, id: int | str) -> tuple[str, Read]:
-        """Raises `UnreadableValue` if the type is not supported."""
         schema = self._fetch(id)
         kind = schema.schema_type or "AVRO"
         if kind not in KINDS:

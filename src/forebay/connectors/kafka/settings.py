@@ -255,8 +255,8 @@ class KafkaSource(Enveloped, KafkaAccess):
             self.registry.check(key)
 
     def topics_of(self, pipeline: PipelineView, start: TopicStart = AS_FIRST) -> TopicSource:
-        """`until_latest` also reads past the end: a partition that Flink has finished is in no later
-        checkpoint, and a kill before its last offset is committed would leave that record behind."""
+        """`until_latest` also reads past the end: later checkpoints lack partitions that Flink has finished,
+        so a kill before their last offset is committed would lose records."""
         from forebay.connectors.kafka.source import TopicSource
 
         return TopicSource(
@@ -348,8 +348,8 @@ class KafkaSink(SinkSettings, KafkaAccess):
 
 
 def transaction_prefix(pipeline: str, what: str, id: str) -> str:
-    """A job aborts all open transactions whose ids have this prefix. `id`: of the job, or on Kubernetes of
-    the state."""
+    """A job aborts all open transactions with this prefix. `id`: of the job, or on Kubernetes of the
+    state."""
     return f"forebay-{pipeline}-{id}-{what}"
 
 

@@ -59,8 +59,6 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class CountedAs:
-    """Without a `run`, no end notes are written."""
-
     what: str
     run: str
 
@@ -73,8 +71,11 @@ def kafka_sink(
     *,
     counted: CountedAs | None = None,
 ) -> DataStream:
-    """Elements other than encoded results and dead letters need a `writer`. `name`: of the operator before
-    the sink, which is returned. Order within a subtask is kept within a partition."""
+    """Elements other than encoded results and dead letters need a `writer`. Returns the operator before the
+    sink.
+
+    Order within a subtask is kept within a partition.
+    """
     env = stream.get_execution_environment()
     tables = StreamTableEnvironment.create(env)
     parallelism = stream._j_data_stream.getParallelism()
@@ -125,7 +126,7 @@ def _function(config: TopicSink, writer: RecordWriter | None, counted: CountedAs
 
 
 class WriteRecord(ProcessFunction):
-    """An element that is too large becomes a dead letter: Kafka's producer would fail the job."""
+    """Kafka's producer would fail the job if an element is too large."""
 
     def __init__(self, writer: RecordWriter, config: TopicSink) -> None:
         self._writer = writer

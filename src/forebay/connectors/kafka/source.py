@@ -32,13 +32,12 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 class TopicSource:
     """Topics by name, or all whose whole name matches `pattern`.
 
-    `start`, without a checkpoint: the committed offsets of `group`, either end, or the first record of a time
-    in milliseconds. `until_latest`: the job ends by itself only without discovery and without a restore
-    (Flink's enumerator signals the end only when it finds partitions).
+    `start`, without a checkpoint: the committed offsets of `group`, either end, or a time in ms.
+    `until_latest`: the job ends by itself only without discovery and without a restore (Flink's enumerator
+    signals the end only when it finds partitions).
 
-    `letters`: values are dead letters, read again under their own positions. `reset`, if the topic no longer
-    has an offset: `none` fails the job, and needs a committed offset for each partition; `earliest` continues
-    silently.
+    `letters`: values are dead letters. `reset`, if the topic no longer has an offset: `none` fails the job,
+    and needs a committed offset for each partition; `earliest` continues silently.
     """
 
     cluster: KafkaCluster
@@ -67,8 +66,8 @@ class TopicSource:
 def kafka_source(env: StreamExecutionEnvironment, config: TopicSource, name: str = "kafka") -> DataStream:
     """Encoded records, in order within a partition.
 
-    A position is `topic/partition@offset`, or `topic~2/…` in the second topic of that name. An event has its
-    place, key and headers under `kafka`. Tombstones and values that cannot be parsed become dead letters.
+    A position is `topic/partition@offset`, or `topic~2/…` in the second topic of that name. Tombstones and
+    unreadable values become dead letters.
     """
     usual = env.get_parallelism()
     env.set_parallelism(config.parallelism or usual)
@@ -167,8 +166,7 @@ def read_record(
     position: str | None = None,
     parse: Parse | None = None,
 ) -> Event | DeadLetter:
-    """`place` has topic, partition, offset and time_ms. `parse` replaces the format: it returns the fields
-    for value and headers."""
+    """`place` has topic, partition, offset and time_ms. `parse` returns the fields for value and headers."""
     position = position or f"{place['topic']}/{place['partition']}@{place['offset']}"
     kept = dict(headers)
     record: Event | DeadLetter
@@ -192,8 +190,7 @@ def read_record(
 
 
 def text_of(data: bytes | None) -> str | None:
-    """For templates; different bytes give different text. Bytes that are not UTF-8 or contain a NUL become
-    base64."""
+    """Different bytes give different text: base64 if they are not UTF-8 or contain a NUL."""
     if data is None:
         return None
     if b"\0" not in data and not data.startswith(BASE64.encode()):

@@ -12,9 +12,8 @@ from forebay.records import DeadLetter, Result
 REQUEST, BUFFER = "max.request.size", "buffer.memory"
 DEFAULTS = {REQUEST: 1_048_576, BUFFER: 33_554_432}
 MIN_LIMIT_BYTES = 8_192
-"""A dead letter without its input, key and headers always fits."""
 OVERHEAD_BYTES = 61 + 21
-"""Of a batch (Kafka's `DefaultRecordBatch`), and the maximum for a record's own numbers."""
+"""Of a batch (Kafka's `DefaultRecordBatch`) and of a record."""
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes | None]) -> int:
@@ -58,7 +57,7 @@ class RecordLimit:
 
     def check(self, topic: str, taken_bytes: int | None, where: str) -> None:
         """Raise `SettingError`, naming the key `where`, if `topic` rejects records that the producer
-        sends: they would fail the job."""
+        sends."""
         if taken_bytes is None or self.bytes <= taken_bytes:
             return
         raise SettingError(
@@ -106,8 +105,7 @@ def headers_of(output: Result | DeadLetter) -> Headers:
 
 
 def fitting_record(letter: DeadLetter, limit_bytes: int) -> Record:
-    """Cuts no more of the input's end than needed; if that is not enough, the largest other parts.
-    `cut_bytes` counts missing bytes by part."""
+    """Cuts the input's end, then the largest other parts. `cut_bytes` counts missing bytes by part."""
     whole = record_of(letter)
     if record_bytes(*whole) <= limit_bytes:
         return whole

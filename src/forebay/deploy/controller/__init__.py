@@ -1,1 +1,1 @@
-"""Patches the scale of Deployments by the load of pipeline and gateway, without KEDA or a metrics adapter."""
+"""Scales Deployments by the load of pipeline and gateway, without KEDA or a metrics adapter."""

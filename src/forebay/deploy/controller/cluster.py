@@ -1,4 +1,4 @@
-"""The controller's API calls. Each blocks for some seconds at most and raises `DeployError`."""
+"""The controller's API calls. Each blocks for seconds at most and raises `DeployError`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ClusterCalls:
             return None
 
     def write_lease(self, name: str, found: LeaseState | None, spec: Mapping[str, Any]) -> None:
-        """Create a Lease, or replace `found`. Raises `DeploymentChanged` if it was written since."""
+        """Create a Lease, or replace `found`. Raises `DeploymentChanged` on another write."""
         metadata = {"name": name, "namespace": self.namespace}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         if found is None:
@@ -183,8 +183,7 @@ class LeaseState:
 class Leadership:
     """Which of several controllers scales a Deployment: the holder of its Lease, who renews it.
 
-    One that sees no change for the Lease's length, by its own clock only, takes over. Of two simultaneous
-    takeovers one fails.
+    A controller takes over if the Lease did not change for its length, by the controller's own clock.
     """
 
     calls: ClusterCalls
@@ -197,7 +196,7 @@ class Leadership:
     _renewed_s: float = field(default=-math.inf, init=False)
 
     def held(self) -> bool:
-        """Renew or take the Lease; returns whether it is held. Raises `DeployError`."""
+        """Whether the Lease could be renewed or taken. Raises `DeployError`."""
         now_s = self.clock.monotonic_s()
         if now_s - self._renewed_s < RENEW_S:
             return True

@@ -14,7 +14,6 @@ from forebay.fleet.autoscale.proportional import StabilizationWindow
 from forebay.fleet.autoscale.settings import WHOLE, Share
 
 ANY_SPEED_S = 1.0
-"""The wanted number comes from the load, so no speed is measured here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +86,12 @@ class _ByLoad:
 
 @dataclass(slots=True)
 class Decider:
-    """Decides for one Deployment. Removes replicas only after `settle_s`.
+    """Decides for one Deployment. Removes replicas only after `settle_s`, and none while some metrics are
+    missing.
 
-    `limits` apply to changes only. An old load changes nothing. Removes none while some metrics are missing;
-    adds none while pods are rejected or do not become ready.
-
-    Existing replicas count as needed at first, and while the load is unknown, unless the fleet
-    `begins_with_most` and has `limits.most` replicas, none of them ready.
+    An old load changes nothing. Adds none while pods are rejected or do not become ready. While the load is
+    unknown, existing replicas count as needed, unless the fleet `begins_with_most` and none of its
+    `limits.most` replicas is ready.
     """
 
     limits: ScalingLimits
@@ -153,5 +151,4 @@ class Decider:
             self._keep(state, now_s)
 
     def _keep(self, state: DeploymentState, now_s: float) -> None:
-        """Existing replicas count as wanted, so that the next decision removes none at once."""
         self._policy.hold.add(min(state.replicas, self.limits.ceiling), now_s)

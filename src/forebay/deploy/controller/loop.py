@@ -24,10 +24,8 @@ TRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class ControllerScaling:
-    """`deployments`, with their parts of the replicas, within `limits` of all together.
-
-    `pods`, `gateway_pods`: selectors of the pipeline's and the gateway's pods, or None.
-    """
+    """`deployments`, with their shares; `limits` are for all together. `pods`, `gateway_pods`: selectors, or
+    None."""
 
     deployments: Mapping[str, int]
     pods: str | None
@@ -48,7 +46,7 @@ def deciders(scaling: ControllerScaling) -> dict[str, Decider]:
 
 @dataclass(slots=True)
 class Controller:
-    """Scales Deployments to the replicas that pipeline and gateway need, each its share, rounded up.
+    """Scales Deployments to the replicas needed, each its share, rounded up.
 
     Raises `SettingError` if the limits leave some without a replica. `identity`: unique to this controller.
     """

@@ -1,4 +1,4 @@
-"""Reads the load of the replicas from the Prometheus metrics of many pods, within a fixed time."""
+"""Reads the replicas' load from the metrics of many pods, within a fixed time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SAMPLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ObservedLoad:
-    """`wanted`: replicas that the pipeline needs. `in_flight`: its requests. `gateway`: the gateway's
-    requests. `wanted`, `gateway`: None if unknown. `problems`: why the load may be higher, or empty."""
+    """`wanted`: replicas that the pipeline needs. `in_flight`, `gateway`: requests of pipeline and gateway.
+    None if unknown."""
 
     wanted: int | None = None
     in_flight: float = 0.0
@@ -43,7 +43,6 @@ class ObservedLoad:
         return self.in_flight + (self.gateway or 0.0)
 
     def replicas(self, requests_per_replica: int) -> float:
-        """Pipeline and gateway use the same replicas, so their loads add up."""
         return (self.wanted or 0) + (self.gateway or 0.0) / requests_per_replica
 
     def __str__(self) -> str:
@@ -68,7 +67,7 @@ def values(text: str, metric: str) -> tuple[float, ...]:
 
 
 def shown(url: str) -> str:
-    """For logs: without user, query and fragment, which may hold a password."""
+    """Without user, query and fragment, which may hold a password."""
     scheme = "https://" if url.startswith("https://") else "http://" if url.startswith("http://") else ""
     # An unencoded password may contain any character that ends a host.
     return scheme + re.split(r"[?#]", url.removeprefix(scheme).rpartition("@")[2])[0]
@@ -77,10 +76,10 @@ def shown(url: str) -> str:
 def observed_load(
     pipeline: Iterable[str] | None, gateway: Iterable[str] | None = None, problems: Sequence[str] = ()
 ) -> ObservedLoad:
-    """None: there is no such pipeline or gateway. `problems`: why other pods were not read.
+    """None: there is no such pipeline or gateway.
 
-    Every subtask decides for all: the largest number counts. Gateway pods report their own requests: they add
-    up.
+    Every subtask decides for all, so the largest number counts. Gateway pods report their own requests: they
+    add up.
     """
     texts, unknown = list(pipeline or ()), list(problems)
     wanted = [value for text in texts for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]
@@ -107,12 +106,11 @@ MAX_LINE = 64 << 10
 OWN = (PREFIX.encode(), PEAK_LOAD.encode())
 Readings = Sequence["str | DeployError"]
 Scrape = Callable[[Sequence[str]], Readings]
-"""Reads some URLs, in order. Raises nothing for failures."""
+"""Reads URLs, in order. Raises nothing for failures."""
 
 
 def scrape(urls: Sequence[str]) -> Readings:
-    """In parallel, without proxies. Blocks at most `ROUND_S`, and `POD_S` for each URL, however slowly it
-    sends."""
+    """In parallel, without proxies. Blocks at most `ROUND_S`, and `POD_S` for each URL."""
     return asyncio.run(_scrape(urls))
 
 
@@ -122,7 +120,6 @@ async def _scrape(urls: Sequence[str]) -> Readings:
 
 
 def open_session() -> aiohttp.ClientSession:
-    """For `read_metrics`: a call takes at most `ROUND_S`."""
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ROUND_S), auto_decompress=False)
 
 
@@ -158,7 +155,7 @@ async def read_all(
 
 
 async def read_metrics(http: aiohttp.ClientSession, url: str) -> str:
-    """Forebay's own metrics at `url`, without redirects. Raises `DeployError` without the URL's password."""
+    """Without redirects. Raises `DeployError` without the URL's password."""
     where = shown(url)
     # Uncompressed: a compressed answer could unpack to any size.
     headers = {"accept-encoding": "identity"}

@@ -1,6 +1,6 @@
 """Apply, list and delete through the API server, with errors that suggest a fix.
 
-Not by lightkube: manifests are sent as they are, and the server checks every field.
+Without lightkube: manifests are sent unchanged.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class KubeApi:
         return Applied(answer.status_code == 201, tuple(map(_warning, warnings)))
 
     def named(self, kind: str, selector: str) -> tuple[str, ...]:
-        """Objects with these labels; none if the cluster lacks the kind."""
+        """None if the cluster lacks the kind."""
         params = {"labelSelector": selector}
         answer = self._ask("GET", self._path(kind), kind, params=params, missing_ok=True)
         if answer.status_code == 404:
@@ -184,8 +184,7 @@ def refused_pods(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[str, str]]:
-    """Deployments whose pods are rejected, and why. Blocks until each has a pod or a rejection, for ten
-    seconds at most. Raises `DeployError`."""
+    """Deployments whose pods are rejected, and why. Raises `DeployError`. Blocks for ten seconds at most."""
     time_ = clock or SystemClock()
     ends_s = time_.monotonic_s() + NOTICED_S
     for each in manifests:

@@ -34,7 +34,7 @@ POOL = "forebay/pool"
 def instance_name(pipeline: str) -> str:
     """The prefix of a pipeline's object names: a DNS label (RFC 1035) of at most 40 characters.
 
-    The pipeline's own name if valid, else with a hash of it, so that no two pipelines share one.
+    An invalid name gets a hash, so that no two pipelines share a prefix.
 
     >>> instance_name("triage")
     'triage'
@@ -55,7 +55,7 @@ def labels(instance: str, component: str) -> dict[str, str]:
 
 
 def selector(instance: str, component: str) -> dict[str, str]:
-    """It must never change while the pods run."""
+    """Must never change while the pods run."""
     return {INSTANCE: instance, COMPONENT: component}
 
 
@@ -115,7 +115,6 @@ class Deployment:
         annotations: Mapping[str, str] | None = None,
         notes: Mapping[str, str] | None = None,
     ) -> Manifest:
-        """An object of the component, by default with its name, in the file `part` or the component's."""
         return manifest(
             part or component,
             kind,
@@ -173,7 +172,7 @@ class Deployment:
 
     @property
     def ray_dashboard(self) -> str:
-        """All heads of the Ray clusters: two during an upgrade."""
+        """Covers all heads: two during an upgrade."""
         return f"http://{self.name(RAY)}:{DASHBOARD_PORT}"
 
     @property
@@ -244,9 +243,9 @@ PENDING = f"{PREFIX}pending"
 RESULTS = f"{PREFIX}results_total"
 RECORDS = f"{PREFIX}records_total"
 RUNNING = "vllm:num_requests_running"
-"""Every serving vLLM has it; one that still loads its model does not."""
+"""Missing while vLLM loads its model."""
 EXTERNAL_METRIC = "forebay_wanted_replicas"
-"""Replicas that pipeline and gateway need: recorded by a rule, served to an HPA by an adapter."""
+"""Recorded by a rule, served to an HPA by an adapter."""
 
 
 def series_label(label: str) -> str:

@@ -160,7 +160,6 @@ def engine_pod(
     *,
     grace_s: int,
 ) -> dict[str, Any]:
-    """The pod of a replica, with its accelerators, cache and other `volumes`."""
     engine = deployment.settings.engine
     assert engine is not None
     gpu, name = engine.gpu, deployment.name(ENGINE)

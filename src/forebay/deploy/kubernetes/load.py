@@ -38,7 +38,7 @@ def load_deployment(
     """Load `config` (default: `deploy.yaml` next to the pipeline file), overridden by `settings` and
     `namespace`.
 
-    Blocks. Raises `SettingError` with one line per mistake, also for what pods lack.
+    Blocks. Raises `SettingError` with one line per mistake.
     """
     file = None if pipeline is None else _read_pipeline(pipeline)
     chosen = _settings(Path() if pipeline is None else pipeline.parent, config, settings, namespace)
@@ -103,8 +103,6 @@ def _settings(
 
 
 def _with_state_of_namespace(settings: DeploymentSpec, *, meant: bool) -> DeploymentSpec:
-    """Rejects a state that is not `meant` for this namespace: the same job in two namespaces would share
-    transactions and checkpoints."""
     if settings.pipeline is None:
         return settings
     state, namespace = settings.pipeline.state, settings.namespace
@@ -256,7 +254,7 @@ def _left_out(deployment: Deployment, job: Job) -> Iterator[str]:
     written, rendered = job.document, job_document(deployment, job)
     yield from sorted(written.keys() - rendered.keys())
     before, after = written.get("engine"), rendered.get("engine")
-    # The addresses of other replicas give way to those of the deployment, as intended.
+    # The deployment replaces the addresses of other replicas, as intended.
     if isinstance(before, dict) and isinstance(after, dict) and "kv_events" in before.keys() - after.keys():
         yield "engine.kv_events"
 
@@ -272,7 +270,6 @@ def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Itera
 
 
 def _written_in_pipeline(job: Job) -> Iterator[str]:
-    """Likely secrets in the job's ConfigMap; messages do not quote them."""
     for key in secrets_written_in(job.document):
         fix = (
             "the job has the variables of pipeline.secrets, such as AWS_SECRET_ACCESS_KEY, and files of "

@@ -1,4 +1,4 @@
-"""Manifests as values, and as readable YAML with keys in order and comments."""
+"""Manifests as values, and as readable YAML with ordered keys and comments."""
 
 from __future__ import annotations
 
@@ -44,14 +44,13 @@ KINDS: dict[str, Kind] = {
     "ServiceAccount": Kind("v1", "serviceaccounts"),
     "NetworkPolicy": Kind("networking.k8s.io/v1", "networkpolicies"),
 }
-"""All kinds that are ever applied, in order of removal."""
+"""In order of removal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object for the API server. `part`: its component and file. `notes`: comments by the path of the key
-    below them, such as `spec/ports/0/name`.
-    """
+    """`part`: its component and file. `notes`: comments by the path of the key below them, such as
+    `spec/ports/0/name`."""
 
     part: str
     body: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """NetworkPolicies: who may call whom.
 
-Pods of pipeline and gateway may call the ports of the addresses that they are given: brokers and stores may
-be anywhere, but nothing else is at their ports.
+Pods of pipeline and gateway may call the ports of their addresses on any host: brokers and stores may be
+anywhere.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
 def _ray_policies(
     deployment: Deployment, ray: RaySpec, engine: EnginePods, routers: list[Rule]
 ) -> Iterator[Manifest]:
-    """Limit dashboards, which run programs for any token holder, and engines, which do not authenticate."""
+    """Dashboards run programs for any token holder, and engines do not authenticate."""
     settings = deployment.settings
     nodes = [_pods(deployment, ENGINE), _pods(deployment, RAY)]
     callers = [*routers, _namespace(ray.operator_namespace)]
@@ -191,7 +191,7 @@ def _policy(
 API_SERVER_PORTS = (443, 6443, 8443, 16443)
 API_SERVER: Rule = {"ports": [{"protocol": "TCP", "port": port} for port in API_SERVER_PORTS]}
 NAME_PORTS = (53, 5353)
-"""The second is that of OpenShift's DNS pods."""
+"""OpenShift's DNS pods use the second."""
 NAMES: Rule = {
     "ports": [{"protocol": protocol, "port": port} for port in NAME_PORTS for protocol in ("UDP", "TCP")]
 }

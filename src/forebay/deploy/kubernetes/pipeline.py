@@ -42,7 +42,7 @@ PROGRAM_MEMORY = {"jobmanager.memory.jvm-overhead.min": "320m"}
 """If the job's program stays running: Flink's minimum plus 128 MiB for its process."""
 STOP_S = 60
 WHERE = (*PLACES, "prefill", "inference_gateway")
-"""Keys of `engine` that locate replicas: those of the deployment replace them."""
+"""Keys of `engine` that the deployment replaces."""
 MIB = 1 << 20
 UNITS: dict[str, int | Fraction] = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,

@@ -35,8 +35,8 @@ def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str
 def environment(
     spec: PodSpec, own: Mapping[str, str] | None = None, secrets: Mapping[str, SecretKey] | None = None
 ) -> list[dict[str, Any]]:
-    """Each variable once: those of `spec` override `own` and `secrets`; its secrets override its `env`.
-    Secrets come first, so that others may use `$(NAME)`."""
+    """`spec` overrides `own` and `secrets`; its secrets override its `env`. Secrets come first, so that
+    others may use `$(NAME)`."""
     ours = {name: ref for name, ref in (secrets or {}).items() if name not in spec.env}
     held = {**ours, **spec.secrets}
     plain = {name: value for name, value in {**(own or {}), **spec.env}.items() if name not in held}
@@ -110,7 +110,6 @@ def spread(labels: Mapping[str, str]) -> list[dict[str, Any]]:
 def pod_spec(
     container: Mapping[str, Any], volumes: Sequence[Volume], fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A pod of one container, by the `restricted` standard, with the mounts of its volumes."""
     mounts = [mount for _, mount in volumes]
     return {
         **fields,

@@ -1,4 +1,4 @@
-"""The engine as a RayService of KubeRay: the fleet of `forebay deploy ray`, without Serve proxies."""
+"""The engine as a RayService of KubeRay, without Serve proxies."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from forebay.yaml_document import to_yaml
 HEAD_CPU, HEAD_MEMORY = "2", "4Gi"
 AGENT_PORT = 52365
 NODE_HEALTH = "/api/healthz"
-"""What a node's agent reports without a token."""
+"""Reported by a node's agent without a token."""
 HEAD_PORTS = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "client": 10001, "serve": 8000}
 OBJECT_STORE_BYTES = 128 << 20
 IDLE_S = 60
 GONE_S = 60
-"""How long after its last replica an old cluster may still have requests."""
+"""How long an old cluster may have requests after its last replica."""
 
 
 def ray_manifests(deployment: Deployment) -> Iterator[Manifest]:
@@ -159,8 +159,8 @@ def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
 
 
 def _submitted(deployment: Deployment, engine: EnginePods) -> int:
-    """With `scaling` the maximum: in an upgrade Serve starts a share of the number in its config until the
-    autoscaler sets one, and a lower one would stop engines at work."""
+    """In an upgrade Serve starts a share of its config's number until the autoscaler sets one. A lower
+    number than the maximum would stop engines at work."""
     scaling = deployment.settings.scaling
     return max(1, engine.replicas) if scaling is None else scaling.max
 
@@ -206,7 +206,7 @@ def _cluster(
 
 
 def _cpus(engine: EnginePods) -> int:
-    """All for one replica: Ray sets libraries' threads by it."""
+    """Ray sets libraries' threads by it."""
     return max(1, math.floor(quantity(engine.cpu)))
 
 

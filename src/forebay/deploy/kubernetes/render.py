@@ -1,4 +1,4 @@
-"""Renders manifests from a pipeline and its deployment settings, and writes them for version control."""
+"""Renders manifests, and writes them for version control."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ PARTS = ("autoscaler", "engine", "gateway", "inference-pool", "monitoring", "pip
 def write_manifests(
     manifests: Sequence[Manifest], folder: Path, namespace: str | None, connectors: Collection[str] = ()
 ) -> tuple[Path, ...]:
-    """Returns the paths. Deletes only files of parts that no longer exist. Raises `SettingError` if the
-    folder is not writable."""
+    """Deletes only files of parts that no longer exist. Raises `SettingError` if the folder is not
+    writable."""
     files: dict[str, str] = {}
     for part in PARTS:
         of_part = [each for each in manifests if each.part == part]

@@ -51,7 +51,6 @@ def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
 
 
 def _behavior(pool: Pool, scaling: ReplicaScaling, *, parts: int = 1) -> dict[str, Any]:
-    """Up at once, down later by one replica at a time. The metric counts replicas, or `parts` of one."""
     # By default a tenth more or less counts as equal: from ten replicas on, one more would not start.
     exact = {"tolerance": "0"} if pool.limits.most * parts >= BLURRED_FROM else {}
     return {
@@ -69,8 +68,8 @@ def _behavior(pool: Pool, scaling: ReplicaScaling, *, parts: int = 1) -> dict[st
 
 
 def formula(deployment: Deployment, scaling: ReplicaScaling) -> str:
-    """`wanted` includes booting replicas; they are subtracted from requests, but never cause a removal. A
-    trigger that cannot be read is null. All numbers are floats: integer division would turn -1/8 into 0."""
+    """Booting replicas never cause a removal. All numbers are floats: integer division would turn -1/8 into
+    0."""
     requests = f"{scaling.requests_per_replica}.0"
     lines = ["let there = replicas ?? 1.0;", "let unready = max(there - (ready ?? there), 0.0);"]
     parts, least = [], ["damped"]

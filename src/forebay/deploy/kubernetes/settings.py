@@ -1,6 +1,4 @@
-"""A deployment file: images, sizes, location of state, scaling. One pipeline file serves all environments,
-and each has its own deployment file.
-"""
+"""A deployment file: images, sizes, location of state, scaling. One pipeline file serves all environments."""
 
 from __future__ import annotations
 

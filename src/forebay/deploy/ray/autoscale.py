@@ -1,7 +1,7 @@
 """Scales a fleet on Ray by the load of pipeline and gateway.
 
-If the dashboard's name has several addresses, one cluster is replacing another: each has the share of the
-fleet that its `target_capacity` gives.
+If the dashboard has several addresses, one cluster is replacing another: each gets the share of its
+`target_capacity`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ class FleetPart:
 
 @dataclass(slots=True)
 class RayScaler:
-    """Gives the fleet `name` the replicas that pipeline and gateway need. Serve has no conditional update:
-    run one scaler per fleet."""
+    """Serve has no conditional update: run one scaler per fleet."""
 
     address: str
     name: str
@@ -153,6 +152,5 @@ def state_of(found: ServeApplication) -> DeploymentState:
 
 
 def _does_not_start(deployment: ServeDeployment) -> bool:
-    """New replicas do not become ready, other than replaced ones."""
     at_start = deployment.status == UNHEALTHY and deployment.trigger == STARTUP_FAILED
     return deployment.status == DEPLOY_FAILED or at_start

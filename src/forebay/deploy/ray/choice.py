@@ -1,7 +1,7 @@
-"""Which replica a program on a Ray cluster gets: the gateway's estimate, from a handle's own data. Pure.
+"""Which replica a program on a Ray cluster gets, estimated from a handle's own data.
 
-A handle sees no answers: a first token is assumed at its expected time, and the oldest requests are assumed
-to have ended if their replica reports fewer. Needs only the standard library and numpy.
+A handle sees no answers: first tokens are assumed at their expected time, and the oldest requests as ended
+if their replica reports fewer. Needs only the standard library and numpy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEEN_S = 2 * STATS_PERIOD_S
 MAX_S = 60.0
 """Assumed duration of a request if its replica reports nothing."""
 WORK_S = 0.1
-"""Assumed prefill time of others' requests: a thousand tokens at the assumed speed."""
+"""Assumed prefill time of others' requests: a thousand tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +50,8 @@ class _Row:
 
 
 class ReplicaChooser:
-    """Belongs to one event loop. Call `update` with the replicas; then per request `place`, `rank`
-    (repeatedly), and `settle` once."""
+    """For one event loop. Call `update` with the replicas; then per request `place`, `rank` (repeatedly),
+    and `settle` once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -85,7 +85,7 @@ class ReplicaChooser:
         return Placement(RoutingRequest(max(1, tokens), text_blocks(text)))
 
     def rank(self, placement: Placement) -> list[list[str]]:
-        """Three ranks: best, next best, others. The request counts at the best one until settled."""
+        """Best, next best, others. The request counts at the best one until settled."""
         fleet, demand, now_s = self._fleet, placement.demand, self._clock.monotonic_s()
         self._end(placement, now_s)
         self._go_on(now_s)
@@ -93,14 +93,14 @@ class ReplicaChooser:
         best = self._policy.choose(demand, cached, fleet, now_s)
         with fleet.without((best,)):
             next_best = self._policy.choose(demand, cached, fleet, now_s)
-        # The prefix index learns its prompt only when it is sent.
+        # The prefix index records its prompt only when it is sent.
         placement.charge = self._take(best, RoutingRequest(demand.prompt_tokens), cached, now_s)
         first = dict.fromkeys((best, next_best))
         others = [name for name, number in self._numbers.items() if number not in first]
         return [*([fleet.names[number]] for number in first), *([others] if others else [])]
 
     def settle(self, placement: Placement, name: str | None) -> None:
-        """The request is sent to the replica `name`; None: to nobody."""
+        """None: the request was not sent."""
         now_s = self._clock.monotonic_s()
         number = None if name is None else self._numbers.get(name)
         charge = placement.charge
@@ -154,8 +154,7 @@ class ReplicaChooser:
 
 
 def asked_text(values: Sequence[object]) -> tuple[str, int]:
-    """The prompt among a call's arguments (an OpenAI body or a prompt), and its further tokens given as
-    numbers."""
+    """The prompt among a call's arguments, and its further tokens given as numbers."""
     for value in values:
         found = value
         if isinstance(value, bytes) or (isinstance(value, str) and value.lstrip()[:1] == "{"):

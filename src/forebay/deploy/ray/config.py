@@ -1,4 +1,4 @@
-"""A fleet file, and Ray Serve's config that is made of it, for `serve deploy` and the REST interface."""
+"""A fleet file, and Ray Serve's config made of it, for `serve deploy` and the REST interface."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ WHAT = "Ray fleet"
 def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = None) -> RayFleetSpec:
     """`settings` (`key=value`) and `address` override the file. Blocks.
 
-    Raises `SettingError` with one line per mistake, also for likely secrets, which everybody with access to
-    the cluster could read.
+    Raises `SettingError` with one line per mistake, also for likely secrets, which all users of the cluster
+    could read.
     """
     value, lines = read_document(path, WHAT)
     given: list[Where] = []
@@ -133,7 +133,7 @@ def serve_application(
 
 
 def fleet_config(spec: RayFleetSpec) -> dict[str, Any]:
-    """It has no route: tokens do not pass through Serve's proxies."""
+    """Without a route: tokens do not pass through Serve's proxies."""
     arguments = {
         "command": [*(word.replace("{model}", spec.model) for word in spec.command), *spec.args],
         "first_port": spec.first_port,
@@ -173,7 +173,8 @@ def whole_config(spec: RayFleetSpec) -> dict[str, Any]:
 def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
     """Other applications stay as submitted; an existing fleet keeps its number of replicas.
 
-    Raises `DeployError` if another application has the name, the fleet is being removed, or its ports change.
+    Raises `DeployError` if another application has the name, the fleet is being removed, or its ports
+    change.
     """
     found = instance.applications.get(spec.name)
     made = fleet_config(spec)
@@ -224,8 +225,8 @@ def _replicas(found: ServeApplication) -> int | None:
 
 
 def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
-    """Other submitted applications that stay. Raises `DeployError` if Serve does not report a submission:
-    leaving it out would delete the application."""
+    """Raises `DeployError` if Serve does not report a submission: leaving it out would delete the
+    application."""
     found = []
     for each in instance.applications.values():
         if each.name == name or each.deleting:

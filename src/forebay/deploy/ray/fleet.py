@@ -41,8 +41,7 @@ async def apply_fleet(
 ) -> ServeApplication:
     """Wait until all replicas run. Serve has no conditional write: a simultaneous submission may undo it.
 
-    Raises `DeployError`, also if for `startup_s` or `drain_s` and a minute no replica becomes ready and no
-    old one ends.
+    Raises `DeployError`, also without progress for `startup_s` or `drain_s` and a minute.
     """
     before = await rest.instance()
     await rest.submit(with_fleet(before, spec))
@@ -134,8 +133,7 @@ async def _until(
     clock: Clock,
     sleep: Sleep,
 ) -> ServeApplication | None:
-    """Raises `DeployError` with `late` after `limit_s` without progress: a replica that begins to run, or
-    a running one that ends."""
+    """Raises `DeployError` after `limit_s` in which no replica begins to run and none ends."""
     begun_s = moved_s = clock.monotonic_s()
     last_text = ""
     ran: set[str] = set()
@@ -166,7 +164,6 @@ async def _until(
 
 
 def _has_failed(found: ServeApplication) -> bool:
-    """Serve has given up. After a failed health check it starts another replica."""
     deployment = found.deployments.get(DEPLOYMENT)
     goes_on = deployment is not None and deployment.trigger == HEALTH_CHECK_FAILED
     return found.status == DEPLOY_FAILED and not goes_on

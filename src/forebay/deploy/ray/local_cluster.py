@@ -23,7 +23,7 @@ from forebay.settings import AWS_SECRETS, load_settings, ray_token
 from forebay.untrusted_text import replace_controls
 
 LOOPBACK = "127.0.0.2"
-"""Ray rejects 127.0.0.1 and uses the machine's outer address instead."""
+"""Ray replaces 127.0.0.1 by the machine's outer address."""
 START_S = 180.0
 ANSWERS_S, LOOK_S = 60.0, 0.5
 NEEDS = "pip install 'forebay[ray]', or name a cluster's dashboard by --address"
@@ -40,8 +40,7 @@ def find_ray() -> Path:
 def start_local_cluster(
     address: str, note: Note, *, ray: Callable[[], Path] = find_ray, options: Sequence[str] = ()
 ) -> bool:
-    """Start a cluster with its dashboard at `address`, unless something listens there; blocks. Returns
-    whether one was started.
+    """Start a cluster unless something listens at `address`; blocks. Returns whether one was started.
 
     Ray's other servers listen on all interfaces, so callers need Ray's token, which is created if missing.
     Raises `DeployError`.
@@ -72,7 +71,7 @@ def start_local_cluster(
         raise DeployError(f"Ray's token: {error}") from None
     if token is None:
         _run(environment, program, "get-auth-token", "--generate")
-    # Ray lets all users write to its folder, from which it runs code; below a private one nobody reaches it.
+    # Ray runs code from its folder, to which all users may write: only a private parent protects it.
     # Longer paths than this one would not fit into the addresses of its sockets.
     folder = private_folder(Path(tempfile.gettempdir(), f"forebay-ray-{os.getuid()}"))
     places = [

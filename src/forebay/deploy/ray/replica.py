@@ -1,5 +1,4 @@
-"""Runs on the Ray cluster: a deployment of Ray Serve in which each replica owns one engine, which routers
-call.
+"""A deployment of Ray Serve in which each replica owns one engine, which routers call.
 
 Needs only Ray and the same version of Forebay.
 """
@@ -184,8 +183,7 @@ def _placed(word: str, places: Mapping[str, str]) -> str:
 
 
 def _end_with_parent() -> Any:
-    """The kernel ends the engine with its parent thread, which runs Serve's user code and lives as long as
-    the replica."""
+    """The engine ends with its parent thread, which lives as long as the replica."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Forebay's router for programs that call a fleet by a handle of Ray Serve, which sends these classes by
+"""Forebay's router for programs that call a fleet by a handle of Ray Serve, which pickles these classes by
 value."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from forebay.deploy.ray.stats import ReplicaSeen
 
 
 class FleetRouter(RequestRouter):  # type: ignore[misc]
-    """Never raises: that would hang the request. If it fails, Serve chooses the replica with the fewest
+    """Never raises: that would hang the request. After a failure, Serve chooses the replica with the fewest
     requests."""
 
     def initialize_state(self, **kwargs: Any) -> None:

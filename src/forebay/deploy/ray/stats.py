@@ -1,4 +1,4 @@
-"""What a replica reports to Serve, and how the router parses it. Pure, standard library only."""
+"""What a replica reports to Serve. Pure, standard library only."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def routing_stats(metrics: str | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:
-    """`running`, `waiting`: requests, None if unknown. `kv_tokens`: size of its KV cache. `away`: it does
-    not answer."""
+    """`running`, `waiting`: requests, None if unknown. `away`: the replica does not answer."""
 
     name: str
     running: float | None = None

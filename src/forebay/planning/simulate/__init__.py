@@ -28,8 +28,11 @@ from forebay.records import ReplicaLoad
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """First token within `ttft_s` plus `ttft_ratio` times the prompt's time on an idle replica,
-    then one every `tpot_s` on average. With a fixed limit, long prompts would always miss it."""
+    """First token within `ttft_s` plus `ttft_ratio` times the prompt's time on an idle replica, then one
+    every `tpot_s` on average.
+
+    With a fixed limit, long prompts would always miss it.
+    """
 
     ttft_s: float = 1.0
     ttft_ratio: float = 5.0
@@ -39,7 +42,6 @@ class Slo:
         return arrived_s + self.ttft_s + self.ttft_ratio * model.alone_s(prompt_tokens)
 
     def met(self, sequence: SimRequest) -> bool:
-        """Whether a request met the SLO; one that was given up did not."""
         if not sequence.first_token_s <= sequence.demand.due_s:
             return False
         took_s = sequence.finished_s - sequence.first_token_s
@@ -51,9 +53,8 @@ QUANTILES = 101
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run; seconds, of answered requests. `goodput`: of all offered requests. `imbalance`: the
-    busiest replica's working time over the mean. `ttft_s`, `latency_s`: the 0, 1, …, 100 %
-    quantiles."""
+    """In seconds, of answered requests. `goodput`: of all offered requests. `imbalance`: the busiest
+    replica's working time over the mean. `ttft_s`, `latency_s`: the 0, 1, …, 100 % quantiles."""
 
     requests: int
     answered: int
@@ -119,7 +120,6 @@ def _quantiles(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[fl
 
 
 def runs_picture(lines: dict[str, tuple[tuple[float, ...], tuple[float, ...]]], title: str) -> Picture:
-    """Cumulative distributions of TTFT and latency: by policy, the 0 … 100 % quantiles of both."""
     panels = []
     for at, name in enumerate(("time to first token", "latency")):
         drawn = []
@@ -133,7 +133,6 @@ def runs_picture(lines: dict[str, tuple[tuple[float, ...], tuple[float, ...]]], 
 
 
 def fleet_of(models: Many[EngineModel]) -> ReplicaTable:
-    """A fleet with what a vLLM server reports of each replica."""
     limits = [
         ReplicaLimits(str(number), model.kv_tokens, model.max_num_seqs) for number, model in enumerate(models)
     ]
@@ -141,8 +140,8 @@ def fleet_of(models: Many[EngineModel]) -> ReplicaTable:
 
 
 class Simulation:
-    """Replicas, their fleet, and the dispatcher. With `report_every_s`, replicas report their load
-    at the first arrival after each interval. Deterministic, bit for bit."""
+    """Deterministic, bit for bit. With `report_every_s`, replicas report their load at the first arrival
+    after each interval."""
 
     def __init__(
         self,
@@ -159,22 +158,19 @@ class Simulation:
         self._report_every_s = report_every_s
         self._report_s = math.inf if report_every_s is None else 0.0
         self.given_up: list[SimRequest] = []
-        """Requests whose deadline passed before they were sent."""
         self.watched: list[tuple[float, int]] = []
-        """With `watch_every_s`: how many requests waited in all engines, at the first arrival after each
-        interval."""
+        """With `watch_every_s`: requests waiting in all engines, at the first arrival after each interval."""
         self._watch_every_s = watch_every_s
         self._watch_s = math.inf if watch_every_s is None else 0.0
         self._tickets: dict[SimRequest, InFlightRequest] = {}
         self._due: list[tuple[float, int]] = []
 
     def run(self, requests: Many[SimRequest]) -> None:
-        """Serve `requests`, ordered by arrival, to their end."""
         self.advance(requests, math.inf)
         self.given_up += self.dispatcher.expired()
 
     def advance(self, requests: Many[SimRequest], end_s: float) -> None:
-        """Take `requests`, ordered by arrival and all before `end_s`, and simulate until then."""
+        """Simulate until `end_s`; `requests` are ordered by arrival and all before it."""
         dispatcher, due = self.dispatcher, self._due
         add, until = dispatcher.add, self._run_until
         for request in requests:
@@ -244,10 +240,10 @@ class Simulation:
 
 
 NEVER_HELD = f"{DEFAULT_POLICY}_at_once"
-"""The default's routing without its admission: each request is sent on arrival."""
+"""Without admission: each request is sent on arrival."""
 NAMES = (*POLICIES.own, NEVER_HELD)
 REPORT_EVERY_S = 0.05
-"""Interval of load reports for the policies that use them: llm-d's default."""
+"""llm-d's default, for the policies that use load reports."""
 REPORT_READERS = frozenset(("llm_d",))
 
 MakeDispatcher = Callable[[ReplicaTable], Dispatcher[SimRequest]]
@@ -255,7 +251,9 @@ MakeDispatcher = Callable[[ReplicaTable], Dispatcher[SimRequest]]
 
 def dispatcher_for(name: str, *, seed: int = 0) -> MakeDispatcher:
     """The default policy holds back requests while no replica has room; others send on arrival.
-    Raises `SettingError` for an unknown name."""
+
+    Raises `SettingError` for an unknown name.
+    """
     if name == DEFAULT_POLICY:
         return Admission
     policy = make_policy(DEFAULT_POLICY if name == NEVER_HELD else name, seed=seed)
@@ -271,8 +269,7 @@ class Scenario:
     seed: int = 0
 
     def capacity_per_s(self) -> float:
-        """Requests per second if the whole trace waits at the start, assigned round-robin, without
-        cached prefixes."""
+        """Requests per second if the whole trace waits at the start, without cached prefixes."""
         bare = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in self.trace]
         requests = self.offer(bare, 0.0)
         self.serve(requests, dispatcher_for("round_robin"))
@@ -283,7 +280,7 @@ class Scenario:
         return len(self.trace) / (load * capacity_per_s * span_s) if span_s else 1.0
 
     def offer(self, trace: Many[TraceRequest], scale: float) -> list[SimRequest]:
-        """New requests like those of the trace, due by the SLO. Raises `SettingError` for one too large."""
+        """Raises `SettingError` for a request that is too large."""
         made = []
         for index, one in enumerate(trace):
             self.model.check(one.prompt_tokens, one.output_tokens)

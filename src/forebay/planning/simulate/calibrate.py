@@ -1,4 +1,4 @@
-"""Fit step times of a real engine to the times of the requests that it served."""
+"""Fit step times of a real engine to the times of its requests."""
 
 from __future__ import annotations
 
@@ -23,21 +23,18 @@ Array = NDArray[np.float64]
 MAX_FILE_BYTES = 256 << 20
 MOMENTS = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
 STARTS = (StepTime(0.01, 5e-5, 5e-8, 5e-5, 1e-9, 1e-3), StepTime(0.02, 1e-4, 1e-7, 1e-4, 1e-8, 1e-2))
-"""Starting points of the search, in turn, as it may end in a local minimum."""
 FIELDS = ("step_s", "decode_s", "context_s", "prefill_s", "attention_s", "prefill_step_s")
 PROBE = 0.01
-"""Change of the logarithm of a coefficient by which its effect is measured."""
 LONGEST_MOVE = 0.7
 """A coefficient at most doubles or halves in one iteration."""
 ITERATIONS = 40
 TRIALS = 6
 ENOUGH = 1e-5
-"""The search continues while an iteration lowers the error by this share."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRun:
-    """Requests that an engine served, by arrival."""
+    """Ordered by arrival."""
 
     arrived_s: Array
     first_token_s: Array
@@ -58,8 +55,10 @@ class Calibration:
 
 
 def read_run(path: Path) -> CalibrationRun:
-    """Read JSON lines with `input_toks`, `output_toks` and the times `MOMENTS`. `arrival_time` is
-    on another clock; the smallest time to the queue is taken as 0. Raises `SettingError`."""
+    """Read JSON lines with `input_toks`, `output_toks` and the times `MOMENTS`. Raises `SettingError`.
+
+    `arrival_time` is on another clock; the smallest time to the queue is taken as 0.
+    """
     lines = read_bytes(path, MAX_FILE_BYTES, f"measured run: {path}").splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
@@ -101,7 +100,7 @@ def simulate_run(model: EngineModel, run: CalibrationRun) -> CalibrationRun:
 
 
 def run_figures(run: CalibrationRun) -> dict[str, float]:
-    """Mean and p99 of TTFT, TPOT and latency in seconds; TPOT over answers of two tokens or more."""
+    """Mean and p99 in seconds; TPOT over answers of two tokens or more."""
     ttft, tpot, latency = _durations(run)
     values = {"ttft": ttft, "tpot": tpot, "latency": latency}
     return {
@@ -112,11 +111,9 @@ def run_figures(run: CalibrationRun) -> dict[str, float]:
 
 
 def calibrate(run: CalibrationRun, model: EngineModel) -> Calibration:
-    """The step times with which the simulator matches the run best: Levenberg-Marquardt over the
-    logarithms of the six coefficients.
+    """Fit step times by Levenberg-Marquardt over the logarithms of the six coefficients.
 
-    Errors of TTFT, TPOT and latency are over their means; with weight 0.1 that of log TTFT, so that
-    requests that did not queue count too.
+    Errors are over the means. Log TTFT has weight 0.1, so that requests that did not queue count too.
     """
     for prompt, output in zip(run.prompt_tokens, run.output_tokens, strict=True):
         model.check(prompt, output)

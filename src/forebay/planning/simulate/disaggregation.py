@@ -22,8 +22,7 @@ from forebay.planning.simulate.traces import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Transfer of a prompt's KV cache: `latency_s`, then `bytes_per_token` for each token at
-    `bandwidth` bytes a second."""
+    """`latency_s`, then `bytes_per_token` for each token at `bandwidth` bytes a second."""
 
     bytes_per_token: float = 131_072.0
     bandwidth: float = 12.5e9
@@ -42,8 +41,6 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The numbers of replicas that prefill and that decode; at least one each."""
-
     prefill: int
     decode: int
 
@@ -56,8 +53,6 @@ class Split:
 
 
 class LeastFull:
-    """The replica with the most room for one more request that decodes: see `fullness`."""
-
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         return least(fullness(fleet), fleet)
 
@@ -70,14 +65,15 @@ class TwoPools:
     transfer: Transfer = field(default_factory=Transfer)
 
     def goodput(self, split: Split, scale: float = 1.0) -> float:
-        """The share of requests within the SLO, arrival times scaled by `scale`. Prompts go to the
-        earliest expected first token, prefilled ones to the least full replica. Raises
-        `SettingError`."""
+        """The share of requests within the SLO, arrival times scaled by `scale`. Raises `SettingError`.
+
+        Prompts go to the earliest expected first token, prefilled ones to the least full replica.
+        """
         answered = self.serve(split, scale)
         return sum(map(self.slo.met, answered)) / max(len(answered), 1)
 
     def serve(self, split: Split, scale: float = 1.0) -> list[SimRequest]:
-        """The requests of the decode pool; they arrive there with their KV cache."""
+        """The requests arrive at the decode pool with their KV cache."""
         prompts = []
         for index, one in enumerate(self.trace):
             self.model.check(one.prompt_tokens, one.output_tokens)
@@ -89,7 +85,7 @@ class TwoPools:
         answers = []
         for prompt in prompts:
             here_s = prompt.first_token_s + self.transfer.seconds(prompt.prompt_tokens)
-            # Prefixes do not matter here: the whole KV cache comes over the network.
+            # Prefixes do not matter here: the whole KV cache is sent over the network.
             demand = replace(prompt.demand, blocks=())
             answers.append(SimRequest(prompt.index, here_s, demand, self.trace[prompt.index].output_tokens))
         answers.sort(key=lambda answer: (answer.arrived_s, answer.index))
@@ -98,7 +94,7 @@ class TwoPools:
 
 
 def decoder(model: EngineModel) -> EngineModel:
-    """The engine with free prompts, as their KV cache exists: the first token takes a step."""
+    """The engine with free prompts: the first token takes a step."""
     return replace(
         model,
         step_time=replace(model.step_time, prefill_s=0.0, attention_s=0.0, prefill_step_s=0.0),

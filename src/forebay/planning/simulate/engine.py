@@ -1,4 +1,4 @@
-"""A simulated engine: the duration of a step, by a linear model of its work, and the prefix cache."""
+"""A simulated engine: a linear model of a step's duration, and the prefix cache."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from forebay.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one step. It reads the weights (`step_s`), decodes a token of each sequence
-    (`decode_s`, and `context_s` per token of KV cache), and prefills (`prefill_s` per token,
-    `attention_s` per pair of tokens, `prefill_step_s` for any). Memory and arithmetic speeds make
-    each part linear."""
+    """Seconds of a step's parts: reading the weights (`step_s`), decoding (`decode_s` per sequence,
+    `context_s` per token of KV cache), and prefill.
+
+    Prefill: `prefill_s` per token, `attention_s` per pair of tokens, `prefill_step_s` for any.
+    """
 
     step_s: float
     decode_s: float
@@ -23,7 +24,7 @@ class StepTime:
     prefill_step_s: float = 0.0
 
     def decode_run_s(self, steps: int, sequences: int, context: int) -> float:
-        """Duration of `steps` decode steps; `context` grows by one token per sequence and step."""
+        """`context` grows by one token per sequence and step."""
         grown = context * steps + sequences * (steps * (steps - 1) // 2)
         return steps * (self.step_s + sequences * self.decode_s) + grown * self.context_s
 
@@ -34,8 +35,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """A simulated vLLM replica with its scheduler's limits. The KV cache is allocated in
-    `unit_tokens`; whole prompt blocks of `block_tokens` stay for later prefixes until room is
+    """The KV cache is allocated in `unit_tokens`; whole prompt blocks of `block_tokens` stay until room is
     needed."""
 
     name: str
@@ -64,7 +64,7 @@ class EngineModel:
         object.__setattr__(self, "block_units", self.block_tokens // self.unit_tokens)
 
     def alone_s(self, prompt_tokens: int) -> float:
-        """Seconds to the first token of a prompt on an idle replica without a cache."""
+        """Seconds to the first token, on an idle replica without a cache."""
         budget, time = self.max_num_batched_tokens, self.step_time
         whole, rest = divmod(prompt_tokens, budget)
         seconds = time.prefill_run_s(whole, budget, 0) + whole * time.step_s
@@ -93,8 +93,8 @@ LLAMA_8B = EngineModel(
     ),
     kv_tokens=500_000,
 )
-"""vLLM 0.19 on one RTX PRO 6000. KV cache, not in the measured run: 96 GB less weights and a tenth,
-at 128 KiB per token."""
+"""vLLM 0.19 on one RTX PRO 6000. KV cache, not in the measured run: 96 GB less weights and a tenth, at 128
+KiB per token."""
 
 QWEN_32B = EngineModel(
     "Qwen3-32B",
@@ -122,14 +122,12 @@ def find_model(name: str) -> EngineModel:
 
 
 class PrefixCache:
-    """Blocks of prompts by hash."""
-
     __slots__ = ("idle", "users")
 
     def __init__(self) -> None:
         self.users: dict[int, int] = {}
         self.idle: OrderedDict[int, None] = OrderedDict()
-        """Blocks that no sequence uses, the least recently used first."""
+        """Least recently used first."""
 
     def match(self, blocks: tuple[int, ...]) -> tuple[int, int]:
         users, idle = self.users, self.idle
@@ -143,7 +141,6 @@ class PrefixCache:
         return hits, unused
 
     def pin(self, blocks: tuple[int, ...]) -> None:
-        """Mark blocks as used; adds missing ones."""
         users, idle = self.users, self.idle
         for block in blocks:
             if block in users:
@@ -154,8 +151,8 @@ class PrefixCache:
                     del idle[block]
 
     def unpin(self, blocks: tuple[int, ...], computed: int) -> None:
-        """Release blocks, the last first, so that a prefix outlives what follows it. Blocks from
-        `computed` on are empty."""
+        """Release the last first, so that a prefix outlives what follows it. Blocks from `computed` on are
+        empty."""
         users, idle = self.users, self.idle
         at = len(blocks)
         for block in reversed(blocks):

@@ -13,11 +13,7 @@ from forebay.planning.simulate.engine import EngineModel, PrefixCache
 
 
 class SimRequest:
-    """A request and its progress.
-
-    Times are simulated seconds; NaN if they never came. `hit_tokens` of the prompt were cached at its first
-    admission.
-    """
+    """Times are simulated seconds, or NaN. `hit_tokens` of the prompt were cached at its first admission."""
 
     __slots__ = (
         "arrived_s",
@@ -60,12 +56,12 @@ class SimRequest:
 
 
 class SimulatedReplica:
-    """One replica in simulated time, with vLLM's scheduler (V1): a step decodes a token of each
-    sequence, gives the rest of its budget to prompts in order, and admits a prompt only if its
-    whole KV fits. The last admitted is preempted if memory runs short.
+    """One replica in simulated time, with vLLM's scheduler (V1).
 
-    Equal steps are skipped at once. The owner calls `submit` in order of time and `fire` at
-    `next_s`, `submit` first if both are due.
+    A step decodes a token of each sequence and gives the rest of its budget to prompts in order. A prompt is
+    admitted only if its whole KV fits. The last admitted is preempted if memory runs short.
+
+    Call `submit` in order of time and `fire` at `next_s`, `submit` first if both are due.
     """
 
     __slots__ = (
@@ -133,10 +129,7 @@ class SimulatedReplica:
             self._cut_run(now_s)
 
     def fire(self, first: list[SimRequest], finished: list[SimRequest]) -> None:
-        """End the run that is due at `next_s` and begin the next one.
-
-        Appends the sequences that got their first token and those that finished.
-        """
+        """End the run that is due at `next_s` and begin the next one; appends to both lists."""
         steps, n = self._run_steps, self._decoding
         self.busy_s += self.next_s - self._now_s
         now_s = self._now_s = self.next_s
@@ -339,8 +332,7 @@ class SimulatedReplica:
 
 
 def serve(replica: SimulatedReplica, requests: Iterable[SimRequest]) -> list[SimRequest]:
-    """Run `requests`, by arrival, on one replica to their end; returns them in the order in which they
-    finished."""
+    """`requests` are ordered by arrival, the result by end."""
     first: list[SimRequest] = []
     finished: list[SimRequest] = []
     for request in requests:

@@ -28,7 +28,7 @@ AZURE_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(\+
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request of a trace: its arrival in seconds, its lengths, and the hashes of its whole blocks."""
+    """Arrival in seconds; hashes of whole blocks."""
 
     arrived_s: float
     prompt_tokens: int
@@ -36,13 +36,14 @@ class TraceRequest:
     blocks: tuple[int, ...] = ()
 
 
-class BadLine(Exception):
-    """The problem of a line of a trace."""
+class BadLine(Exception): ...
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """The requests of a trace in Mooncake's or Azure's format (by the first line), by arrival, the
-    first at 0 s. Raises `SettingError` with the line number, also for over 5 million requests."""
+    """Read Mooncake's or Azure's format (by the first line), by arrival, the first at 0 s.
+
+    Raises `SettingError` with the line number, also for over 5 million requests.
+    """
     try:
         with path.open("rb") as file:
             requests = list(_requests(_lines(file, path), path))
@@ -59,10 +60,7 @@ def read_trace(path: Path) -> list[TraceRequest]:
 
 
 def mooncake_request(line: bytes) -> TraceRequest:
-    """One line of Mooncake's traces. Raises `BadLine`.
-
-    Only whole blocks count: the last one is seldom full, and no cache keeps a partial block.
-    """
+    """Only whole blocks count: no cache keeps a partial one. Raises `BadLine`."""
     try:
         found: Any = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -142,13 +140,13 @@ def _tokens(value: object, name: str) -> int:
 
 
 SPREAD = 0.8
-"""Sigma of the lognormal lengths: the longest tenth is some eight times as long as the shortest."""
+"""Sigma of the lognormal lengths: the longest tenth is eight times as long as the shortest."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoissonArrivals:
-    """Poisson arrivals with lognormal lengths of these means. Each prompt begins with one of
-    `prefixes` shared prefixes, which its length excludes. Deterministic."""
+    """Lognormal lengths of these means; excluding each prompt's prefix, one of `prefixes` shared ones.
+    Deterministic."""
 
     requests: int = 10_000
     rate_per_s: float = 10.0
