@@ -20,7 +20,9 @@ class Clock(Protocol):
         """Since the Unix epoch; may jump."""
         ...
 
-    def wall_us(self) -> int: ...
+    def wall_us(self) -> int:
+        """Since the Unix epoch; may jump."""
+        ...
 
 
 class SystemClock:

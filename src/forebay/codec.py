@@ -85,7 +85,7 @@ def pack_state(*values: object) -> bytes:
 def unpack_state(data: bytes, what: str) -> list[Any]:
     """The values given to `pack_state`; tuples become lists.
 
-    Raises `ForebayError`, naming `what`, for another format or damaged bytes.
+    Runs nothing in `data`. Raises `ForebayError`, naming `what`, for another format or damaged bytes.
     """
     try:
         values: list[Any] = msgpack.unpackb(data, strict_map_key=False, ext_hook=_number)

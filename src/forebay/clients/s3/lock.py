@@ -111,7 +111,8 @@ PATIENCE_S = 30.0
 OWN_WRITES = 3
 
 
-class Fenced(PipelineFailed): ...
+class Fenced(PipelineFailed):
+    """Another run has taken over; this one must write nothing more."""
 
 
 class HeldLock:
