@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.attacks.bounds import within_bounds
 
-from forebay.json_numbers import TOO_DEEP, ExactFloat, NumberRefused, check_numbers, dump_json, read_json
+from forebay.json_numbers import (
+    TOO_DEEP,
+    ExactFloat,
+    NumberRefused,
+    check_numbers,
+    deeper_than,
+    dump_json,
+    read_json,
+)
 
 DOUBLES = [
     *("-0.0", "1.10", "1E5", "5e-324", "0e-400", "1.7976931348623157e308"),
@@ -155,3 +163,23 @@ def test_integers_of_other_objects_are_written_with_all_digits() -> None:
 
     written = dump_json([Wrapped(2**70)], lambda item: {"value": item.value})
     assert written == b'[{"value":1180591620717411303424}]'
+
+
+nested = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def depth(value: object) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(depth, value), default=0)
+    return 0
+
+
+@given(nested, st.integers(1, 6))
+def test_depth_counts_lists_and_objects(value: object, levels: int) -> None:
+    assert deeper_than(value, levels) == (depth(value) > levels)

@@ -38,8 +38,8 @@ def wrong(message: str) -> PydanticCustomError:
     return PydanticCustomError("forebay", "{message}", {"message": message})
 
 
-def check_together(problems: Iterable[tuple[str, str]]) -> None:
-    """Raise the mistakes in a combination of settings, each with the path of its key."""
+def refuse_conflicts(problems: Iterable[tuple[str, str]]) -> None:
+    """Raise one error with all `problems` (path of a key, message) of settings that do not fit together."""
     found = list(problems)
     if found:
         message = "; ".join(f"{key}: {text}" for key, text in found)

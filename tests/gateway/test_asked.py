@@ -13,7 +13,6 @@ from forebay.gateway.asked import MAX_ANSWERS, Asked, read_asked
 from forebay.gateway.body import MAX_CONTAINERS
 from forebay.gateway.fields import MEDIA_TOKENS
 from forebay.gateway.refusal import Refusal
-from forebay.json_numbers import deeper_than
 
 CHAT, PROMPT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 
@@ -24,20 +23,6 @@ anything = st.recursive(
 )
 keys = st.sampled_from(["model", "messages", "prompt", "input", "stream", "max_tokens", "user"])
 bodies = st.dictionaries(keys, anything | st.just("fake"), max_size=8).map(orjson.dumps)
-
-
-def depth(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + max(map(depth, value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max(map(depth, value), default=0)
-    return 0
-
-
-@given(value=anything, levels=st.integers(1, 6))
-def test_depth(value: Any, levels: int) -> None:
-    if isinstance(value, dict | list):
-        assert deeper_than(value, levels) == (depth(value) > levels)
 
 
 @given(body=bodies | st.binary(max_size=200), path=st.sampled_from([CHAT, PROMPT, EMBED]))

@@ -72,7 +72,8 @@ class CommitTimes:
     def waiting(self) -> bool:
         return bool(self._held or self._unseen)
 
-    def all_committed(self, wake_after: Callable[[float], object]) -> bool:
+    def check_commits(self, wake_after: Callable[[float], object]) -> bool:
+        """Whether the last pending result was committed; if some are pending, request another check."""
         committed = self.look()
         if (wait_s := self.wake_after_s()) is not None:
             wake_after(wait_s)

@@ -311,7 +311,7 @@ class InferenceOperator(KeyedProcessFunction):
         return Times(self._clock.wall_ms(), watermark_ms if watermark_ms > UNKNOWN_MS else None)
 
     def _report(self) -> None:
-        if self._commits is not None and self._commits.all_committed(self._waker.wake_after):
+        if self._commits is not None and self._commits.check_commits(self._waker.wake_after):
             # Nothing may call this operator until the next event.
             self._metrics.flush(self._clock.monotonic_s())
         self._metrics.flush_if_due(self._clock.monotonic_s())

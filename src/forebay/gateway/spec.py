@@ -20,7 +20,7 @@ from forebay.fields import (
     PositiveInt,
     SecretField,
     Switch,
-    check_together,
+    refuse_conflicts,
 )
 from forebay.fleet.config import (
     DEFAULT_POLICY,
@@ -299,7 +299,7 @@ class GatewaySpec(Model):
 
     @model_validator(mode="after")
     def _fits_together(self) -> GatewaySpec:
-        check_together(self._problems())
+        refuse_conflicts(self._problems())
         return self
 
     def fleet(self) -> FleetConfig:

@@ -29,7 +29,7 @@ from forebay.fields import (
     PositiveInt,
     Scalar,
     Switch,
-    check_together,
+    refuse_conflicts,
     wrong,
 )
 from forebay.fleet.config import DEFAULT_POLICY, ByUrl, Routing
@@ -247,7 +247,7 @@ class PipelineSpec(Model):
 
     @model_validator(mode="after")
     def _fits_together(self) -> PipelineSpec:
-        check_together(self._problems())
+        refuse_conflicts(self._problems())
         return self
 
     def _problems(self) -> Any:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from forebay.deploy.fields import MAX_REPLICAS, Count, Image, Label, ObjectName, Port, Replicas, Seconds
 from forebay.deploy.kubernetes.pod_settings import MAX_ENTRIES, EnginePods, GatewayPods, PipelinePods
-from forebay.fields import HttpUrl, Model, Switch, check_together, wrong
+from forebay.fields import HttpUrl, Model, Switch, refuse_conflicts, wrong
 from forebay.fleet.autoscale.base import ScalingLimits
 from forebay.fleet.autoscale.settings import limits_of_pools
 
@@ -147,7 +147,7 @@ class DeploymentSpec(Model):
 
     @model_validator(mode="after")
     def _fits_together(self) -> DeploymentSpec:
-        check_together(self._problems())
+        refuse_conflicts(self._problems())
         return self
 
     def _problems(self) -> Iterator[tuple[str, str]]:
