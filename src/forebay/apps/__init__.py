@@ -1,7 +1,7 @@
 """Applications by the names that pipeline files and `forebay run` use.
 
-To add one, register its module or folder here. `graph` puts its program or stages into a Flink job. May
-import `connectors` and below.
+To add one, register its module or folder here. `graph` puts its program or stages into a Flink job.
+May import `connectors` and below.
 """
 
 from __future__ import annotations
