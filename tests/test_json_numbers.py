@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.attacks.bounds import within_bounds
 
@@ -180,6 +180,8 @@ def depth(value: object) -> int:
     return 0
 
 
+@example([{"a": []}], 2)
+@example([{"a": 1}], 2)
 @given(nested, st.integers(1, 6))
 def test_depth_counts_lists_and_objects(value: object, levels: int) -> None:
     assert deeper_than(value, levels) == (depth(value) > levels)

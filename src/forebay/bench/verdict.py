@@ -18,7 +18,7 @@ MAX_LATE_OF_TTFT = 0.01
 MAX_LATE_OF_BURST = 0.01
 """Requests due at the same moment are sent one after the other."""
 MAX_LATE_SHARE = 0.01
-"""With this share of late requests, the p99 of the delay is within the bound."""
+"""If at most this share of requests is late, the p99 of the delay is within the bound."""
 MAX_RATE_ERROR = 0.01
 """Between the rates sent and due; repeats differ by as much."""
 MAX_MOVED = 0.05

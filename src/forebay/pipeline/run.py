@@ -45,7 +45,7 @@ def run_pipeline(
 
     `watch` gets it, too, even after a failure. Resumes from the newest complete checkpoint unless `fresh`,
     and again (at most ten times in ten minutes) if Flink dies or the job stalls. Restarts replicas of
-    `engine` that die. Once `enough` returns true, the job commits what it has read and ends.
+    `engine` that die. Once `enough` returns true, the job commits all events read so far and ends.
     KeyboardInterrupt cancels the job. The caller closes `launcher`.
 
     Raises `SettingError` before entering `engine` if a check fails, or the pipeline is running or has

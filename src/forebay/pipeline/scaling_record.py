@@ -1,4 +1,4 @@
-"""Files of a pipeline's scaling: its status, its decisions, and what it has learned."""
+"""Files of a pipeline's scaling: its status, its decisions, and the learned rates."""
 
 from __future__ import annotations
 
