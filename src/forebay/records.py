@@ -240,7 +240,7 @@ class ReplicaLoad:
 
 
 KvHandover = Literal["transferred", "no_server", "prefill_failed", "no_kv_cache", "decode_failed"]
-"""Whether an answer was decoded with a transferred KV cache, or why one replica did both prefill and decoding.
+"""Whether an answer was decoded with a transferred KV cache, or why one replica did prefill and decoding.
 `decode_failed`: the KV cache may have expired or been refused.
 """
 
