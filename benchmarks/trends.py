@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,7 @@ def measure_trends(
         "baselines": {
             "kleinberg_offline": {**hits(stream.bursts, offline), "trends": len(offline)},
             "zscore": {**hits(stream.bursts, plain), "trends": len(plain)},
+            "oracle": {"delay_s_p50": quantile(oracle_delays_s(stream, posts, settings), 0.5)},
         },
     }
 
@@ -159,6 +162,47 @@ def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, 
         "delay_s_p50_by_shape": {shape: quantile(d, 0.5) if d else None for shape, d in of_shape.items()},
         "onset_error_s_p50": quantile(onsets, 0.5) if onsets else None,
     }
+
+
+def oracle_delays_s(
+    stream: BurstStream, posts: Sequence[tuple[int, str]], settings: TrendSettings
+) -> list[float]:
+    """Sorted delays of bursts of `DELAY_FACTOR` for a finder that knows the onset, terms and rate of each.
+
+    It looks after each post, and reports a burst once one of its terms has enough posts and evidence in any
+    interval since the onset. No finder that needs the same evidence is much faster.
+    """
+    delays = []
+    for burst in stream.bursts:
+        if burst.factor != DELAY_FACTOR:
+            continue
+        rhythm = float(stream.rate_per_s(burst.onset_s)) / stream.plan.rate_per_s
+        main = burst.terms[0]
+        own = {term for each in burst.terms for term in terms_of(each)}
+        times: dict[str, list[float]] = {}
+        first = bisect_left(posts, burst.onset_s * 1000, key=lambda post: post[0])
+        for time_ms, text in islice(posts, first, None):
+            after_s = time_ms / 1000 - burst.onset_s
+            if after_s > burst.end_s - burst.onset_s:
+                break
+            of_burst = own.intersection(terms_of(text)) if main in text else ()
+            for term in of_burst:
+                times.setdefault(term, []).append(after_s)
+            base_per_s = {main: burst.base_per_s * rhythm}
+            if any(_is_evident(times[term], base_per_s.get(term, 0.0), settings) for term in of_burst):
+                delays.append(after_s)
+                break
+    return sorted(delays)
+
+
+def _is_evident(times_s: list[float], base_per_s: float, settings: TrendSettings) -> bool:
+    """Whether an interval that ends with the last of these posts has enough of them."""
+    begins = np.array([0.0, *times_s[:-1]])
+    number = np.arange(len(times_s), 0, -1)
+    usual = np.maximum(base_per_s * (times_s[-1] - begins), 1e-9)
+    nats = number * np.log(number / usual) - number + usual
+    enough = (number > usual) & (number >= settings.least_posts) & (nats >= settings.least_nats)
+    return bool(enough.any())
 
 
 def matched(

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from benchmarks.bursts import BurstPlan, PlantedBurst
+from benchmarks.bursts import BurstPlan, BurstStream, PlantedBurst
 from benchmarks.trends import (
     FightEvent,
     Sighting,
@@ -15,6 +15,7 @@ from benchmarks.trends import (
     measure_fight,
     measure_trends,
     memory,
+    oracle_delays_s,
     read_posts,
     scored,
     sightings,
@@ -91,6 +92,26 @@ def test_the_fight_is_found_better_than_by_the_baselines() -> None:
         assert found["precision"] > baseline["precision"] + 0.1
     names = {trend["name"] for trend in found["trends"]}
     assert {"50-0", "round 9", "hammer fist", "octagon"} <= names
+
+
+def test_the_oracle_needs_enough_posts_and_evidence() -> None:
+    stream = BurstStream(BurstPlan(bursts=1, hours=1.0))
+    planted = stream.bursts[0]
+    settings = TrendSettings()
+    quiet = dataclasses.replace(planted, terms=("storm", "#storm1"), onset_s=100.0, end_s=300.0, factor=5.0)
+
+    def delays(base_per_s: float, *posts: tuple[float, str]) -> list[float]:
+        stream.bursts = (dataclasses.replace(quiet, base_per_s=base_per_s / rhythm),)
+        before = [(second * 1000, "storm") for second in range(90, 100)]
+        return oracle_delays_s(stream, [*before, *((int(at * 1000), text) for at, text in posts)], settings)
+
+    rhythm = float(stream.rate_per_s(100.0)) / stream.plan.rate_per_s
+    new = [(101.0 + second, "the storms #storm1 storm") for second in range(6)]
+    assert delays(100.0, *new) == [5.0]
+    once_a_second = [(101.0 + second, "storm") for second in range(60)]
+    # In t seconds, t posts and t/5 expected ones: t ln 5 - t + t/5 nats, which is 15 or more from t = 19.
+    assert delays(0.2, *once_a_second) == [19.0]
+    assert delays(1.0, *once_a_second) == []
 
 
 def test_a_second_trend_of_an_event_is_wrong() -> None:
