@@ -259,7 +259,7 @@ async def test_deadline_of_an_answer_that_grows_names_its_setting() -> None:
         began = asyncio.Event()
         deadline = Deadline(600.0)
         call = asyncio.ensure_future(
-            engine.complete(ask("hello"), timeout_s=600, deadline=deadline, on_content=began.set)
+            engine.complete(ask("hello"), timeout_s=600, deadline=deadline, on_content=lambda _: began.set())
         )
         await began.wait()
         (connection,) = engine._server._open
@@ -386,7 +386,8 @@ def reader_of(clock: ManualClock, **fields: object) -> _CompletionReader:
         max_bytes=1000,
         clock=clock,
         quote=Redactor(),
-        on_content=lambda: None,
+        piece_tokens=1,
+        on_content=lambda _: None,
     )
     reader.ended = asyncio.get_running_loop().create_future()
     reader.head(AnswerHead(200, [(b"Content-Type", b"text/event-stream")]))
@@ -672,7 +673,7 @@ async def test_reasoning_chunks_count_as_progress(fault: str, calls: int, conten
     came: list[int] = []
     async with serving() as (engine, _):
         request = ask(f"hello ((fault:{fault}))")
-        completion = await engine.complete(request, timeout_s=30, on_content=lambda: came.append(1))
+        completion = await engine.complete(request, timeout_s=30, on_content=came.append)
     assert (len(came), len(completion.timing.chunks_s)) == (calls, content)
 
 

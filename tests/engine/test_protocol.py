@@ -53,6 +53,14 @@ def test_body_of_a_prompt_with_all_sampling_fields() -> None:
     }
 
 
+def test_tokens_of_a_piece_are_vllms_stream_interval() -> None:
+    assert json.loads(request_body(CHAT, stream=True, piece_tokens=8))["stream_interval"] == 8
+    for stream, tokens in ((True, 1), (False, 8)):
+        assert "stream_interval" not in json.loads(request_body(CHAT, stream=stream, piece_tokens=tokens))
+    given = Request("r1", "m", prompt="hi", sampling=Sampling(9, extra={"stream_interval": 1}))
+    assert json.loads(request_body(given, stream=True, piece_tokens=8))["stream_interval"] == 1
+
+
 def test_schema_becomes_the_response_format() -> None:
     schema = MappingProxyType({"type": "object"})
     format = body(Request("r1", "m", prompt="hi", schema=schema))["response_format"]

@@ -4,6 +4,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import orjson
 import pytest
 from aiohttp import web
 from hypothesis import given
@@ -14,7 +15,7 @@ from forebay import errors
 from forebay.clock import Clock
 from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_load_header, parse_metrics
 from forebay.engine.replica import HttpReplica, ServedModel, list_models
-from forebay.records import ReplicaLoad, Request
+from forebay.records import Message, ReplicaLoad, Request
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed
 
@@ -47,6 +48,61 @@ async def replica_at(url: str, clock: Clock | None = None) -> AsyncIterator[Http
 async def test_models_of_a_replica() -> None:
     async with FakeReplica(ReplicaScript(models=("a", "b"), max_model_len=2048)) as replica:
         assert await list_models(replica.url) == (ServedModel("a", 2048), ServedModel("b", 2048))
+
+
+@asynccontextmanager
+async def counting_pieces(owner: str) -> AsyncIterator[tuple[HttpReplica, list[object]]]:
+    """A server that gathers tokens as vLLM does, and the `stream_interval` of each request."""
+    asked: list[object] = []
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET":
+            return web.json_response({"data": [{"id": "m", "owned_by": owner}]})
+        document = await request.json()
+        asked.append(document.get("stream_interval"))
+        at, size, events = 0, 1, b""
+        while at < TOKENS:
+            text = "a" * min(size, TOKENS - at)
+            events += b"data: %b\n\n" % orjson.dumps({"choices": [{"index": 0, "delta": {"content": text}}]})
+            at, size = at + size, document.get("stream_interval", 1)
+        usage = {"prompt_tokens": 1, "completion_tokens": TOKENS}
+        events += b"data: %b\n\n" % orjson.dumps({"choices": [], "usage": usage})
+        headers = {"Content-Type": "text/event-stream"}
+        return web.Response(body=events + b"data: [DONE]\n\n", headers=headers)
+
+    runner = web.ServerRunner(web.Server(handle))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with replica_at(f"http://127.0.0.1:{runner.addresses[0][1]}", ManualClock()) as replica:
+            yield replica, asked
+    finally:
+        await runner.cleanup()
+
+
+TOKENS = 40
+
+
+async def test_vllm_gathers_the_tokens_of_later_answers() -> None:
+    request = Request("r", "m", messages=(Message("user", "hi"),))
+    async with counting_pieces("vllm") as (replica, asked):
+        await replica.list_models()
+        pieces: list[list[int]] = []
+        for _ in range(3):
+            pieces.append([])
+            answer = await replica.engine.complete(request, timeout_s=600, on_content=pieces[-1].append)
+            assert answer.text == "a" * TOKENS
+    assert asked == [None, 5, 5]
+    assert [len(each) for each in pieces] == [40, 9, 9]
+
+
+async def test_other_servers_are_not_asked_to_gather() -> None:
+    request = Request("r", "m", messages=(Message("user", "hi"),))
+    async with counting_pieces("somebody") as (replica, asked):
+        await replica.list_models()
+        for _ in range(2):
+            await replica.engine.complete(request, timeout_s=600)
+    assert asked == [None, None]
 
 
 async def test_server_without_a_context_length() -> None:

@@ -61,7 +61,7 @@ class InsideReplica:
         *,
         timeout_s: float,
         deadline: Deadline | None = None,
-        on_content: Callable[[], None] | None = None,
+        on_content: Callable[[int], None] | None = None,
     ) -> Completion:
         loop = asyncio.get_running_loop()
         sent_s = loop.time()
@@ -96,7 +96,7 @@ class InsideReplica:
             raise Overloaded("the queue is full")
         return fault
 
-    async def _answer(self, request: Request, on_content: Callable[[], None]) -> tuple[str, str, Usage]:
+    async def _answer(self, request: Request, on_content: Callable[[int], None]) -> tuple[str, str, Usage]:
         script, id = self.script, request.id
         text = request_text(request)
         fault = self._refuse(request)
@@ -118,14 +118,14 @@ class InsideReplica:
                 await self._work.do(script.delay(id) + script.prefill_s_per_char * len(text))
                 decode_s = script.token_s * usage.completion_tokens + script.decode(id)
                 if script.streams:
-                    on_content()
+                    on_content(1)
                     for _ in range(script.chunks - 1):
                         await self._work.do(decode_s / (script.chunks - 1))
-                        on_content()
+                        on_content(1)
                 if not script.streams or script.chunks == 1:
                     await self._work.do(decode_s)
                 if not script.streams:
-                    on_content()
+                    on_content(1)
                 self._reach()
                 if id not in self._answered:
                     self._answered.add(id)
@@ -187,4 +187,4 @@ class InsideReplica:
             raise Unreachable("the replica is down")
 
 
-def _nothing() -> None: ...
+def _nothing(tokens: int) -> None: ...

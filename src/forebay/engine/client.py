@@ -25,6 +25,7 @@ from forebay.engine import Deadline
 from forebay.engine.call_trace import CALL_TRACE
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
+from forebay.engine.piece_size import PieceSize
 from forebay.engine.prices import most_answer_tokens
 from forebay.engine.protocol import (
     CHAT_PATH,
@@ -77,6 +78,9 @@ class HttpEngine:
         self._max_answer_bytes = max_answer_bytes
         self._clock = clock or SystemClock()
         self._headers_of = headers_of or _no_more
+        self._pieces = PieceSize()
+        self.gathers_tokens = False
+        """Whether the server is a vLLM, which may put several tokens into a piece of a streamed answer."""
         self._quote = Redactor(api_key)
         headers = request_headers(api_key) | {
             "Content-Type": "application/json",
@@ -94,10 +98,13 @@ class HttpEngine:
         *,
         timeout_s: float,
         deadline: Deadline | None = None,
-        on_content: Callable[[], None] | None = None,
+        on_content: Callable[[int], None] | None = None,
     ) -> Completion:
-        """Like `Engine.complete`. `on_content` is called per chunk, or once for an answer in one piece."""
-        body = request_body(request, stream=self._stream)
+        """Like `Engine.complete`. `on_content` gets the estimated number of tokens of each piece."""
+        pieces = self._pieces
+        body = request_body(
+            request, stream=self._stream, piece_tokens=pieces.wanted if self.gathers_tokens else 1
+        )
         sent_s = self._clock.monotonic_s()
         left_s = math.inf
         if deadline is not None:
@@ -112,6 +119,7 @@ class HttpEngine:
             max_bytes=self._max_answer_bytes,
             clock=self._clock,
             quote=self._quote,
+            piece_tokens=round(pieces.found),
             on_content=on_content or _nothing,
         )
         trace = CALL_TRACE.get()
@@ -140,6 +148,7 @@ class HttpEngine:
             )
         else:
             completion = answer.completion(sent_s)
+            pieces.learn(completion.usage.completion_tokens, answer.pieces, answer.took_s)
             return completion if call is None else call.answered(completion)
         raise AttemptTimeout(failure)
 
@@ -157,6 +166,7 @@ class _CompletionReader(AwaitedReader):
         "_done_s",
         "_early_reason",
         "_first_byte_s",
+        "_first_piece_s",
         "_foreign",
         "_head",
         "_left",
@@ -166,10 +176,13 @@ class _CompletionReader(AwaitedReader):
         "_on_content",
         "_own_error",
         "_parser",
+        "_piece_tokens",
         "_quote",
         "_saw_done",
         "_stream",
         "_url",
+        "pieces",
+        "took_s",
     )
 
     def __init__(
@@ -181,7 +194,8 @@ class _CompletionReader(AwaitedReader):
         max_bytes: int,
         clock: Clock,
         quote: Redactor,
-        on_content: Callable[[], None],
+        piece_tokens: int,
+        on_content: Callable[[int], None],
     ) -> None:
         super().__init__()
         self._answer = AnswerReader(request, replica=url, quote=quote)
@@ -192,13 +206,15 @@ class _CompletionReader(AwaitedReader):
         self._max_tokens = most_answer_tokens(request.sampling)
         self._clock = clock
         self._quote = quote
+        self._piece_tokens = piece_tokens
         self._on_content = on_content
         self._head: AnswerHead | None = None
         self._parser: SseParser | None = None
         self._data = bytearray()
         self._left = 0
         self._chunks_s: list[float] = []
-        self._first_byte_s = self._done_s = 0.0
+        self._first_byte_s = self._done_s = self._first_piece_s = self.took_s = 0.0
+        self.pieces = 0
         self._complete = self._saw_done = self._early_reason = self._foreign = False
         self._own_error: Exception | None = None
 
@@ -248,7 +264,11 @@ class _CompletionReader(AwaitedReader):
             if has_content:
                 self._chunks_s.append(now_s)
             if has_content or answer.reasons:
-                self._on_content()
+                self.pieces += 1
+                if self.pieces == 1:
+                    self._first_piece_s = now_s
+                self.took_s = now_s - self._first_piece_s
+                self._on_content(self._piece_tokens)
             self._note_end(now_s, has_content or answer.reasons)
 
     def _note_end(self, now_s: float, grows: bool) -> None:
@@ -301,7 +321,7 @@ class _CompletionReader(AwaitedReader):
             )
         if self._parser is None:
             answer.take_whole(bytes(self._data))
-            self._on_content()
+            self._on_content(1)
         else:
             if not self._saw_done:
                 self._parser.end()
@@ -324,7 +344,7 @@ class _CompletionReader(AwaitedReader):
         )
 
 
-def _nothing() -> None: ...
+def _nothing(tokens: int) -> None: ...
 
 
 def _no_more(request: Request, left_s: float) -> Mapping[str, str]:

@@ -23,9 +23,10 @@ PART_BYTES = 16
 """What a piece of an answer counts in addition to its characters: many tiny pieces need memory, too."""
 
 
-def request_body(request: Request, *, stream: bool) -> bytes:
-    """`sampling.extra` may override any field except `stream`. Raises `BadRequest` if the request has both or
-    neither of messages and prompt, or cannot be written as JSON.
+def request_body(request: Request, *, stream: bool, piece_tokens: int = 1) -> bytes:
+    """`sampling.extra` may override any field except `stream`. `piece_tokens`: in each piece of a stream, for
+    vLLM. Raises `BadRequest` if the request has both or neither of messages and prompt, or cannot be written
+    as JSON.
     """
     if (request.prompt is None) == (not request.messages):
         raise BadRequest(f"request {request.id} needs either messages or a prompt, and not both")
@@ -48,6 +49,8 @@ def request_body(request: Request, *, stream: bool) -> bytes:
             "type": "json_schema",
             "json_schema": {"name": "answer", "schema": request.schema, "strict": True},
         }
+    if stream and piece_tokens > 1:
+        body["stream_interval"] = piece_tokens
     body.update(sampling.extra)
     body["stream"] = stream
     if stream:

@@ -50,7 +50,7 @@ class ReplicaEngine(Protocol):
         *,
         timeout_s: float,
         deadline: Deadline | None = None,
-        on_content: Callable[[], None] | None = None,
+        on_content: Callable[[int], None] | None = None,
     ) -> Completion: ...
 
     async def close(self) -> None: ...
@@ -105,12 +105,14 @@ class HttpReplica:
         body = await self._get("/v1/models", timeout_s, MAX_MODELS_BYTES)
         try:
             document: Any = orjson.loads(body)
-            return tuple(_model(entry) for entry in document["data"])
+            models = tuple(_model(entry) for entry in document["data"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
             detail = self._quote(body.decode("utf-8", "replace"))
             raise ProtocolViolation(
                 f"{self._url}/v1/models did not return a list of models: {detail}"
             ) from None
+        self._engine.gathers_tokens = bool(models) and all(_is_vllms(model) for model in models)
+        return models
 
     async def fetch_metrics(self, timeout_s: float = 10.0) -> tuple[ReplicaLoad, ReplicaCounters]:
         body = await self._get("/metrics", timeout_s, MAX_METRICS_BYTES)
@@ -177,6 +179,10 @@ def _is_answer(body: bytes) -> bool:
     except orjson.JSONDecodeError:
         return False
     return isinstance(document, Mapping) and ("choices" in document or "data" in document)
+
+
+def _is_vllms(model: ServedModel) -> bool:
+    return model.card.get("owned_by") == "vllm"
 
 
 def _model(entry: Any) -> ServedModel:
