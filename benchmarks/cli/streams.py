@@ -71,16 +71,26 @@ def show_applications(report: dict[str, Any]) -> None:
         common.show_table(
             ("trends", "precision", "recall", "delay p50, s", "events/s", "state, MiB"),
             (
+                *(
+                    (
+                        title,
+                        common.digits(each["precision"], ".2f"),
+                        common.digits(each["recall"], ".2f"),
+                        # The baselines see the whole stream.
+                        common.digits(each["delay_s_p50"], ".0f") if each is report["trends"] else None,
+                        common.digits(each.get("events_per_s"), ".0f"),
+                        common.digits(each.get("state_mib"), ".0f"),
+                    )
+                    for title, each in _with_baselines("planted bursts", report["trends"])
+                ),
                 (
-                    title,
-                    common.digits(each["precision"], ".2f"),
-                    common.digits(each["recall"], ".2f"),
-                    # The baselines see the whole stream.
-                    common.digits(each["delay_s_p50"], ".0f") if each is report["trends"] else None,
-                    common.digits(each.get("events_per_s"), ".0f"),
-                    common.digits(each.get("state_mib"), ".0f"),
-                )
-                for title, each in _with_baselines("planted bursts", report["trends"])
+                    "an oracle",
+                    None,
+                    None,
+                    common.digits(report["trends"]["oracle_delay_s_p50"], ".0f"),
+                    None,
+                    None,
+                ),
             ),
         )
     if "summary" in report:
