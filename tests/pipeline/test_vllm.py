@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.client import HttpEngine
@@ -55,6 +56,20 @@ async def test_streamed_answer_has_times_and_tokens(replica: str) -> None:
     assert timing.chunks_s[0] == timing.first_token_s
     assert len(timing.chunks_s) > 10
     assert completion.text
+
+
+async def test_vllm_gathers_the_tokens_of_the_second_answer(replica: str) -> None:
+    connection = HttpReplica(replica, clock=ManualClock())
+    long = request("Tell a story.", sampling=Sampling(max_tokens=80, extra={"ignore_eos": True}))
+    try:
+        await connection.list_models()
+        first, second = [await connection.engine.complete(long, timeout_s=600) for _ in range(2)]
+    finally:
+        await connection.close()
+    assert (first.usage.completion_tokens, second.usage.completion_tokens) == (80, 80)
+    assert second.text == first.text
+    assert len(first.timing.chunks_s) > 40
+    assert len(second.timing.chunks_s) <= 10
 
 
 async def test_vllm_rejections_have_their_class(replica: str) -> None:
