@@ -73,6 +73,20 @@ class ServedModels:
         rows = self.rows(model)
         return None if len(rows) == len(self._rows) else rows
 
+    def with_longer_context(self, row: int, model: str) -> set[int]:
+        """Replicas that may take a prompt that was too long for `row`. One with an unknown context may only if
+        that of `row` is known.
+        """
+        here = self._context(row, model)
+        contexts = {other: self._context(other, model) for other in self.rows(model)}
+        if here is None:
+            return {other for other, context in contexts.items() if context is not None}
+        return {other for other, context in contexts.items() if context is None or context > here}
+
+    def _context(self, row: int, model: str) -> int | None:
+        models = self._rows[row].models if row in self._rows else ()
+        return next((served.max_model_len for served in models if served.name == model), None)
+
     def knows(self, model: str) -> bool:
         if self.model not in (None, model):
             return False
