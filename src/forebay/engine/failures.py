@@ -98,7 +98,8 @@ def error_from_status(
     if error is not None:
         return error
     if 300 <= status < 400:
-        return ProtocolViolation(f"{replica} answered {status}, {describe_redirect(replica, location, quote)}")
+        redirect = describe_redirect(replica, location, quote)
+        return ProtocolViolation(f"{replica} answered {status}, {redirect}")
     return ProtocolViolation(f"{replica} answered {status}, which is not an answer to a completion: {detail}")
 
 

@@ -74,8 +74,8 @@ class ServedModels:
         return None if len(rows) == len(self._rows) else rows
 
     def with_longer_context(self, row: int, model: str) -> set[int]:
-        """Replicas that may take a prompt that was too long for `row`. One with an unknown context may only if
-        that of `row` is known.
+        """Replicas that may take a prompt that was too long for `row`: unknown contexts count as longer than
+        known ones, and the other way round.
         """
         here = self._context(row, model)
         contexts = {other: self._context(other, model) for other in self.rows(model)}

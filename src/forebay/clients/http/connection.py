@@ -18,6 +18,7 @@ from forebay.clients.http.readers import (
     SilentServer,
 )
 from forebay.errors import ProtocolViolation, Unreachable
+from forebay.untrusted_text import counted
 
 MAX_INTERIM = 16
 MAX_FRAMING_BYTES = 64 << 10
@@ -150,7 +151,7 @@ class Connection(asyncio.Protocol):
             self._grace_s = reader.grace_s
             self._grace_until_s = self._last_s + self._grace_s
             self._arm()
-        elif self._length is not None and self._due_s < (math.inf if self._timer is None else self._timer.when()):
+        elif self._length is not None and (self._timer is None or self._due_s < self._timer.when()):
             self._arm()
 
     def eof_received(self) -> None:
@@ -299,9 +300,9 @@ class Connection(asyncio.Protocol):
 
     def _cut_off(self, how: str, error: Exception | None = None) -> Unreachable:
         detail = f" ({self._quote(str(error))})" if error is not None else ""
-        promised = "" if self._length is None else f" of {self._length}"
-        read = f"after {self._body_bytes}{promised} bytes"
-        return Unreachable(f"{self._url} {how} in the middle of its answer, {read}{detail}")
+        promised = "" if self._length is None else f" of the {self._length:,} in its Content-Length"
+        read = counted(self._body_bytes, "byte") + promised
+        return Unreachable(f"{self._url} {how} in the middle of its answer, after {read}{detail}")
 
     def _closed_early(self, error: Exception | None) -> Unreachable:
         detail = f" ({self._quote(str(error))})" if error is not None else ""

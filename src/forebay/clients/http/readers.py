@@ -42,7 +42,6 @@ class AnswerHead:
     def content_type(self) -> str:
         return (self.get("content-type") or "").partition(";")[0].strip().lower()
 
-
     @property
     def is_plain(self) -> bool:
         return (self.get("content-encoding") or "identity").strip().lower() == "identity"
