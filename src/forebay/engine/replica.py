@@ -177,6 +177,20 @@ async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedMo
         await replica.close()
 
 
+async def probe_error(
+    url: str, model: str, *, api_key: str | None = None, within_s: float
+) -> EngineError | None:
+    """The error of a request for one token; None if it is answered."""
+    replica = HttpReplica(url, api_key=api_key)
+    try:
+        await replica.probe(model, within_s)
+    except EngineError as error:
+        return error
+    finally:
+        await replica.close()
+    return None
+
+
 def _is_answer(body: bytes) -> bool:
     try:
         document: Any = orjson.loads(body)
