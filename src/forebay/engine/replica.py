@@ -178,12 +178,12 @@ async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedMo
 
 
 async def probe_error(
-    url: str, model: str, *, api_key: str | None = None, within_s: float
+    url: str, model: str, *, api_key: str | None = None, within_s: float, chat: bool = False
 ) -> EngineError | None:
-    """The error of a request for one token; None if it is answered."""
+    """The error of `HttpReplica.probe`; None if it returns."""
     replica = HttpReplica(url, api_key=api_key)
     try:
-        await replica.probe(model, within_s)
+        await replica.probe(model, within_s, chat=chat)
     except EngineError as error:
         return error
     finally:
