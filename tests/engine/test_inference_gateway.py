@@ -130,7 +130,8 @@ async def test_records_wait_while_the_gateway_refuses_the_key() -> None:
 
 
 async def test_records_wait_while_the_gateway_answers_in_another_protocol() -> None:
-    script = ReplicaScript(delay=Fixed(0.0), absent=(EMBED_PATH,), faults=Faults((("binary", 1.0),)))
+    fault = Faults((("binary", 1.0),))
+    script = ReplicaScript(models=("m",), delay=Fixed(0.0), absent=(EMBED_PATH,), faults=fault)
     async with FakeReplica(script) as replica:
         engine = InferenceGatewayFactory(replica.url, PickerHeaders())()
         with pytest.raises(Unreachable):
