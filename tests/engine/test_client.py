@@ -464,7 +464,7 @@ async def test_a_finished_answer_counts_though_its_stream_stays_open(
         # A finish reason before the end is not one.
         (CHUNKED + chunk(STOP + CONTENT), errors.Unreachable, "in the middle of its answer"),
         (b"HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf", errors.Overloaded, ""),
-        (b"HTTP/1.1 503 X\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b", errors.Overloaded, "is compressed"),
+        (b"HTTP/1.1 503 X\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b", errors.Overloaded, "a compressed body"),
         (REDIRECT, errors.ProtocolViolation, "a redirect to http://other/, which is not followed"),
         (
             PAGE,

@@ -240,6 +240,18 @@ async def test_long_prompt_is_answered_by_the_replica_with_the_context(fleet_of:
         assert all(fakes.replicas[number].report().calls.get("rlong", 0) <= 1 for number in range(3))
 
 
+async def test_long_prompt_returns_to_a_replica_that_failed(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(2) as fakes:
+        fakes.change(0, max_model_len=400)
+        fakes.change(1, max_model_len=200)
+        await fakes.up()
+        request = ask(1, "((fault:500)) " + "word " * 250, sampling=Sampling(max_tokens=16))
+        with pytest.raises(ServerFault):
+            await fakes.engine.complete(request, timeout_s=60.0)
+        later = replace(request, prompt="word " * 250)
+        assert (await fakes.engine.complete(later, timeout_s=60.0)).replica == fakes.replicas[0].url
+
+
 async def test_long_prompt_waits_for_the_replica_with_the_context(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:

@@ -288,8 +288,8 @@ def why_unserved(replicas: ReplicaList, wanted: str, *, api_key: SecretRef | Non
     served = _models(urls, answers)
     listing = [url for url, models in served.items() if any(model.name == wanted for model in models)]
     if listing:
-        errors = asyncio.run(_probe(listing, wanted, secret, within_s))
-        return "; ".join(map(str, errors[:MAX_REASONS])) if all(errors) else ""
+        errors = asyncio.run(_probe(listing[:MAX_REASONS], wanted, secret, within_s))
+        return "; ".join(map(str, errors)) if all(errors) else ""
     failures = [str(answer) for answer in answers if isinstance(answer, EngineError)][:MAX_REASONS]
     return "; ".join(([f"{_describe(served)}, not {wanted}"] if served else []) + failures)
 

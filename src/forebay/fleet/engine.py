@@ -138,7 +138,7 @@ class CallFailed:
     replica: int
     avoid: tuple[int, ...]
     error: EngineError
-    lost: bool = False
+    lost: bool
 
 
 class FleetEngine:
@@ -212,10 +212,12 @@ class FleetEngine:
             raise error
 
     def _longer(self, found: CallFailed, model: str) -> CallFailed | None:
-        longer = self.client.served.with_longer_context(found.replica, model) - {*found.avoid}
+        served = self.client.served
+        longer = served.with_longer_context(found.replica, model)
         if not longer:
             return None
-        avoid = tuple({*self.client.served.rows(model)} - longer)
+        # It may be one at which the request failed for another reason.
+        avoid = tuple({*served.rows(model)} - longer)
         error = Unreachable(f"{found.error}; no replica with a longer context can be asked now")
         return replace(found, avoid=avoid, error=error)
 

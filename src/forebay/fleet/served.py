@@ -74,18 +74,15 @@ class ServedModels:
         return None if len(rows) == len(self._rows) else rows
 
     def with_longer_context(self, row: int, model: str) -> set[int]:
-        """Replicas that may take a prompt that was too long for `row`: unknown contexts count as longer than
-        known ones, and the other way round.
-        """
+        """Replicas that may take a prompt too long for `row`; an unknown context counts as the longest."""
         here = self._context(row, model)
-        contexts = {other: self._context(other, model) for other in self.rows(model)}
-        if here is None:
-            return {other for other, context in contexts.items() if context is not None}
-        return {other for other, context in contexts.items() if context is None or context > here}
+        return {other for other in self.rows(model) if self._context(other, model) > here}
 
-    def _context(self, row: int, model: str) -> int | None:
-        models = self._rows[row].models if row in self._rows else ()
-        return next((served.max_model_len for served in models if served.name == model), None)
+    def _context(self, row: int, model: str) -> float:
+        if row not in self._rows:
+            return 0.0
+        lengths = (served.max_model_len for served in self._rows[row].models if served.name == model)
+        return next(lengths, None) or math.inf
 
     def knows(self, model: str) -> bool:
         if self.model not in (None, model):
