@@ -353,6 +353,8 @@ async def answer_of(
         await server.wait_closed()
 
 
+REDIRECT = b"HTTP/1.1 302 X\r\nLocation: http://other/\r\nContent-Length: 0\r\n\r\n"
+PAGE = b"HTTP/1.1 200 X\r\nContent-Type: text/html\r\n\r\n<html><head><title>Soon</title>"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -448,7 +450,7 @@ async def test_a_finished_answer_counts_though_its_stream_stays_open(
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
-        (TO_THE_END + CONTENT, errors.Unreachable, "before it was complete"),
+        (TO_THE_END + CONTENT, errors.Unreachable, "1 piece of content, and neither a finish_reason nor"),
         (CHUNKED + chunk(CONTENT), errors.Unreachable, ""),
         (TO_THE_END + DONE, errors.ProtocolViolation, "without an answer"),
         (TO_THE_END + VERDICT + DONE, errors.ProtocolViolation, "without an answer"),
@@ -463,6 +465,13 @@ async def test_a_finished_answer_counts_though_its_stream_stays_open(
         # A finish reason before the end is not one.
         (CHUNKED + chunk(STOP + CONTENT), errors.Unreachable, "in the middle of its answer"),
         (b"HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf", errors.Overloaded, ""),
+        (b"HTTP/1.1 503 X\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b", errors.Overloaded, "a compressed body"),
+        (REDIRECT, errors.ProtocolViolation, "a redirect to http://other/, which is not followed"),
+        (
+            PAGE,
+            errors.ProtocolViolation,
+            "no engine answers at .* 200 with a web page, 'Soon'; check the URL",
+        ),
     ],
 )
 async def test_cut_answers(answer: bytes, error: type[Exception], words: str) -> None:

@@ -68,6 +68,52 @@ def test_web_page_is_not_quoted(status: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "shown"),
+    [
+        (
+            200,
+            "no engine answers at http://r: another server answered 200 with a web page, 'Soon'; check the"
+            " URL",
+        ),
+        (502, "http://r answered 502: a web page, 'Soon'"),
+        (401, "http://r answered 401: a web page, 'Soon'; check the API key"),
+    ],
+)
+def test_web_page_is_named_by_its_title(status: int, shown: str) -> None:
+    assert str(from_status(status, b"<html><head><title>Soon</title></head><p>long</html>")) == shown
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        (
+            "https://user:secret@other:8443/llm/v1/chat/completions?token=secret#secret",
+            "a redirect to https://other:8443/llm/v1/chat/completions, which is not followed; set the"
+            " engine's URL to https://other:8443/llm",
+        ),
+        (
+            "//other/v1/completions/",
+            "to http://other/v1/completions/, which is not followed; set the engine's",
+        ),
+        ("/login?next=/secret", "to http://r/login, which is not followed; check the engine's URL"),
+        (
+            "/v1/chat/completions/",
+            "to http://r/v1/chat/completions/, which is not followed; check the engine's",
+        ),
+        ("https://other/" + "x" * 10_000, "which is not followed; check the engine's URL"),
+        ("http://[", "a redirect without a valid target; check the engine's URL"),
+        (None, "a redirect without a valid target; check the engine's URL"),
+    ],
+)
+def test_target_of_a_redirect_is_named_without_secrets(location: str | None, words: str) -> None:
+    error = from_status(307, location=location)
+    assert str(error).startswith("http://r answered 307, a redirect ")
+    assert words in str(error)
+    assert "secret" not in str(error)
+    assert len(str(error)) < 2 * MAX_QUOTE_CHARS
+
+
+@pytest.mark.parametrize(
     "message",
     [
         # vLLM, from its oldest wording to today's, then SGLang, llama.cpp, OpenAI by its code.

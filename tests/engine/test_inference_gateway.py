@@ -3,12 +3,14 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.harness.inference_gateway import ScriptedGateway
 
 from forebay.engine.inference_gateway import GatewayEngine, InferenceGatewayFactory, PickerHeaders
+from forebay.engine.protocol import EMBED_PATH
 from forebay.errors import Unauthorized, Unreachable
 from forebay.fleet.config import FleetEngineFactory
 from forebay.fleet.discovery import FixedReplicas
@@ -18,7 +20,7 @@ from forebay.pipeline.inference import Served, call_of, served_model, why_unserv
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import Event, KeyedEvent, Message, Request, Result
 from forebay.testing.replica import FakeReplica, ReplicaScript
-from forebay.testing.script import Fixed
+from forebay.testing.script import Faults, Fixed
 
 OLD = {"x-gateway-inference-objective", "x-gateway-inference-fairness-id", "x-slo-ttft-ms"}
 NEW = {"x-llm-d-inference-objective", "x-llm-d-inference-fairness-id", "x-llm-d-slo-ttft-ms"}
@@ -125,6 +127,18 @@ async def test_records_wait_while_the_gateway_refuses_the_key() -> None:
             assert await asyncio.to_thread(why_unserved, spec, served) == ""
         finally:
             await engine.close()
+
+
+async def test_records_wait_while_the_gateway_answers_in_another_protocol() -> None:
+    fault = Faults((("binary", 1.0),))
+    script = ReplicaScript(models=("m",), delay=Fixed(0.0), absent=(EMBED_PATH,), faults=fault)
+    async with FakeReplica(script) as replica:
+        engine = InferenceGatewayFactory(replica.url, PickerHeaders())()
+        with pytest.raises(Unreachable):
+            await engine.complete(request(), timeout_s=60.0)
+        replica.script = replace(script, faults=Faults())
+        assert (await engine.complete(request(), timeout_s=60.0)).text
+        await engine.close()
 
 
 async def test_outage_of_the_gateway_is_a_metric() -> None:

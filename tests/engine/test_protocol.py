@@ -3,12 +3,13 @@ import json
 from types import MappingProxyType
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.engine.failures import Redactor
-from forebay.engine.protocol import AnswerReader, SseParser, request_body
+from forebay.engine.protocol import BOM, NO_USAGE, AnswerReader, SseParser, request_body
 from forebay.errors import BadRequest, EngineError, Overloaded, ProtocolViolation, ServerFault
 from forebay.records import Message, Request, Sampling, Usage
 
@@ -148,16 +149,41 @@ def test_only_the_first_choice_is_used() -> None:
         b'{"choices": [{"index": 0, "delta": 1}]}',
         b'{"choices": [{"index": 0, "delta": {"content": 1}}]}',
         b'{"choices": [{"index": 0, "delta": {}, "finish_reason": 1}]}',
-        b'{"choices": [], "usage": 1}',
-        b'{"choices": [], "usage": {"prompt_tokens": -1}}',
-        b'{"choices": [], "usage": {"prompt_tokens": 9223372036854775807}}',
-        b'{"choices": [], "usage": {"prompt_tokens": true}}',
-        b'{"choices": [], "usage": {"prompt_tokens": "1"}}',
     ],
 )
 def test_wrong_shapes_are_protocol_violations(data: bytes) -> None:
     with pytest.raises(ProtocolViolation, match="http://r"):
         reader().take_chunk(data)
+
+
+@pytest.mark.parametrize(
+    "usage", [1, None, *({"prompt_tokens": n} for n in (-1, 1 << 63, 1e300, 2.5, True, "1"))]
+)
+def test_answer_with_unreadable_counts_is_an_answer(usage: object) -> None:
+    answer = reader()
+    choice = {"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}
+    answer.take_whole(BOM + orjson.dumps({"choices": [choice], "usage": usage}))
+    assert (answer.text, answer.usage) == ("hi", NO_USAGE)
+
+
+def test_whole_floats_are_counts() -> None:
+    answer = reader()
+    answer.take_chunk(b'{"choices": [], "usage": {"prompt_tokens": 3.0, "completion_tokens": 2.0}}')
+    assert answer.usage == Usage(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "did not send a completion: an empty body"),
+        (b"\x1f\x8b\x08\x00", "a completion: compressed, without a Content-Encoding"),
+        (b'{"choices": "\xc3"}', "a completion: not UTF-8 at byte 13"),
+        (b'{"choices": [', r"a completion: not JSON \(.*\) in 13 bytes"),
+    ],
+)
+def test_reason_why_a_body_is_not_json_is_named(data: bytes, words: str) -> None:
+    with pytest.raises(ProtocolViolation, match=words):
+        reader().take_whole(data)
 
 
 def test_non_streaming_answer_without_a_choice_is_a_violation() -> None:

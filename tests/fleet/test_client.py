@@ -24,6 +24,8 @@ from forebay.errors import (
     BadRequest,
     ModelNotFound,
     Overloaded,
+    PromptTooLong,
+    ProtocolViolation,
     ServerFault,
     SettingError,
     Unauthorized,
@@ -35,7 +37,7 @@ from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FileReplicas, FixedReplicas
 from forebay.fleet.health import SOURCES, HealthRules
 from forebay.fleet.probes import Probes
-from forebay.records import Request
+from forebay.records import Request, Sampling
 from forebay.settings import SecretRef
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Faults, Fixed
@@ -224,6 +226,50 @@ async def test_request_errors_are_not_retried_or_blamed_on_a_replica(
         assert all(why == "" for why in fakes.engine.client.replicas().values())
 
 
+async def test_long_prompt_is_answered_by_the_replica_with_the_context(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(3) as fakes:
+        for number, tokens in enumerate((400, 200, 300)):
+            fakes.change(number, max_model_len=tokens)
+        await fakes.up()
+        sampling = Sampling(max_tokens=16)
+        asked = [ask(number, "word " * 250, sampling=sampling) for number in range(6)]
+        answers = await asyncio.gather(*(fakes.engine.complete(one, timeout_s=60.0) for one in asked))
+        assert {answer.replica for answer in answers} == {fakes.replicas[0].url}
+        with pytest.raises(PromptTooLong, match="maximum context length is 400 tokens"):
+            await fakes.engine.complete(ask("long", "word " * 2500, sampling=sampling), timeout_s=60.0)
+        assert all(fakes.replicas[number].report().calls.get("rlong", 0) <= 1 for number in range(3))
+
+
+async def test_long_prompt_returns_to_a_replica_that_failed(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(2) as fakes:
+        fakes.change(0, max_model_len=400)
+        fakes.change(1, max_model_len=200)
+        await fakes.up()
+        request = ask(1, "((fault:500)) " + "word " * 250, sampling=Sampling(max_tokens=16))
+        with pytest.raises(ServerFault):
+            await fakes.engine.complete(request, timeout_s=60.0)
+        later = replace(request, prompt="word " * 250)
+        assert (await fakes.engine.complete(later, timeout_s=60.0)).replica == fakes.replicas[0].url
+
+
+async def test_long_prompt_waits_for_the_replica_with_the_context(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    async with fleet_of(2) as fakes:
+        fakes.change(0, max_model_len=400)
+        fakes.change(1, max_model_len=200)
+        await fakes.up()
+        long, client = fakes.replicas[0], fakes.engine.client
+        await long.stop()
+        await wait_for(lambda: client.replicas()[long.url])
+        request = ask(1, "word " * 250, sampling=Sampling(max_tokens=16))
+        with pytest.raises(Unreachable, match=r"context length is 200 .*; no replica with a longer context"):
+            await fakes.engine.complete(request, timeout_s=60.0)
+        await long.start()
+        await wait_for(lambda: not client.replicas()[long.url])
+        assert (await fakes.engine.complete(request, timeout_s=60.0)).replica == long.url
+
+
 async def test_retry_uses_another_replica(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(3) as fakes:
         await fakes.up()
@@ -273,8 +319,12 @@ async def test_replica_with_an_unexpected_model_or_key_is_skipped(
         ({"models": ("other",)}, "it serves other, not m"),
         ({"api_key": "new"}, "answered 401.*check the API key"),
         ({"absent": ("/v1/models", CHAT_PATH, PROMPT_PATH, EMBED_PATH)}, "answered 404"),
+        (
+            {"faults": Faults((("binary", 1.0),)), "absent": (EMBED_PATH,)},
+            "event stream|not an answer to a completion|answered 404",
+        ),
     ],
-    ids=["model", "key", "other server"],
+    ids=["model", "key", "other server", "other protocol"],
 )
 async def test_only_replica_that_fits_no_request_gets_none_until_it_does(
     fleet_of: Any, ask: Any, wait_for: Any, change: dict[str, Any], why: str
@@ -304,7 +354,9 @@ async def test_requests_wait_while_a_file_server_has_the_engines_port(
             assert f"no engine answers at {url}" in fakes.engine.client.replicas()[url]
 
 
-@pytest.mark.parametrize(("fault", "error"), [("401", Unauthorized), ("404", ModelNotFound)])
+@pytest.mark.parametrize(
+    ("fault", "error"), [("401", Unauthorized), ("404", ModelNotFound), ("garbage", ProtocolViolation)]
+)
 async def test_only_replica_is_not_shut_because_of_refused_requests(
     fleet_of: Any, ask: Any, fault: str, error: type[Exception]
 ) -> None:
@@ -566,7 +618,7 @@ async def test_lost_leases_are_reported_and_the_silent_replica_is_shut(wait_for:
                 assert lost == []
                 clock.advance(2.0)
                 client._membership.stalls.find()
-                assert "sent nothing for 6.0 s" in lost[0]
+                assert "made no progress for 6.0 s" in lost[0]
                 assert client._membership.rows[silent.number].patience_s(5.0, clock.monotonic_s()) == 20.0
                 async with client.place(client.demand("x", avoid=(silent.number,))) as again:
                     assert again.url != silent.url

@@ -65,6 +65,14 @@ async def test_model_has_the_shortest_context_of_its_replicas() -> None:
     assert fleet.served.only("c") == ()
 
 
+async def test_replicas_with_a_longer_or_an_unknown_context() -> None:
+    lengths = ({"a": 5}, {"a": 9}, {}, {"a": 5}, {"b": 9})
+    fleet = ServedFleet(*(ListingReplica(*(each or "a"), lengths=each) for each in lengths))
+    await fleet.join()
+    longer = [fleet.served.with_longer_context(row, "a") for row in range(5)]
+    assert longer[:4] == [{1, 2}, {2}, set(), {1, 2}]
+
+
 async def test_wanted_model_hides_all_others() -> None:
     fleet = ServedFleet(ListingReplica("a", "b"), model="a")
     await fleet.join()

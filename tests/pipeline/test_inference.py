@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from tests.harness.clock import ManualClock
@@ -139,12 +140,22 @@ def test_reason_why_no_replica_serves_the_model(
     monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, why: str
 ) -> None:
     monkeypatch.setattr(module, "list_models", engine.list_models)
+    monkeypatch.setattr(module, "probe_error", AsyncMock(return_value=None))
     spec = parse_spec(
         {"name": "p", "source": {"type": "generator"}, "prompt": "x", "sink": {"type": "stdout"}}
     )
     assert why_unserved(spec, Served(FixedReplicas((URL,)), "m")) == (
         f"the engine gets no requests: {why}" if why else ""
     )
+
+
+def test_replica_that_lists_its_model_but_refuses_requests_is_reported() -> None:
+    spec = parse_spec(
+        {"name": "p", "source": {"type": "generator"}, "prompt": "x", "sink": {"type": "stdout"}}
+    )
+    with ReplicaThread(replace(SCRIPT, faults=Faults((("401", 1.0),)))) as replica:
+        why = why_unserved(spec, Served(FixedReplicas((replica.url,)), "m"))
+    assert why.startswith(f"the engine gets no requests: {replica.url} answered 401")
 
 
 def test_replicas_with_different_models_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from forebay.clients.http.server import CONNECT_TIMEOUT_S, HttpServer
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
 from forebay.engine.call_trace import CALL_TRACE
-from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
+from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s, web_page
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
 from forebay.engine.piece_size import PieceSize
 from forebay.engine.prices import most_answer_tokens
@@ -46,6 +46,7 @@ MAX_EVENT_BYTES_PER_TOKEN = 4 << 10
 """A streamed token is an event of 200 to 300 bytes, and of 2,000 with log probabilities."""
 MAX_STREAM_BYTES = 1 << 30
 MAX_ERROR_BYTES = 64 << 10
+COMPRESSED = b"(a compressed body)"
 MAX_ID_CHARS = 200
 USAGE_GRACE_S = 10.0
 """How long the token counts may take after the finish reason: costs are computed from them."""
@@ -303,30 +304,37 @@ class _CompletionReader(AwaitedReader):
 
     def completion(self, sent_s: float) -> Completion:
         """Raises the `EngineError` of the cause."""
-        head, answer = self._head, self._answer
+        head, answer, data = self._head, self._answer, bytes(self._data)
         assert head is not None
         if head.status != 200:
             raise error_from_status(
                 head.status,
-                bytes(self._data[:MAX_ERROR_BYTES]),
+                data[:MAX_ERROR_BYTES] if head.is_plain else COMPRESSED,
                 replica=self._url,
                 model=self._model,
                 quote=self._quote,
                 retry_after_s=read_retry_after_s(head.get("Retry-After"), now_ms=self._clock.wall_ms()),
+                location=head.get("Location"),
             )
+        if self._parser is None and web_page(data, self._quote):
+            raise error_from_status(200, data, replica=self._url, model=self._model, quote=self._quote)
         if self._foreign:
-            kind, start = head.get("Content-Type") or "", self._data.decode("utf-8", "replace")
+            kind, start = head.get("Content-Type") or "", data.decode("utf-8", "replace")
             raise ProtocolViolation(
                 f"{self._url} sent {self._quote(kind)!r}, not an event stream: {self._quote(start)}"
             )
         if self._parser is None:
-            answer.take_whole(bytes(self._data))
+            answer.take_whole(data)
             self._on_content(1)
         else:
             if not self._saw_done:
                 self._parser.end()
                 if answer.finish_reason is None:
-                    raise Unreachable(f"{self._url} ended its answer before it was complete")
+                    pieces = counted(len(self._chunks_s), "piece of content", "pieces of content")
+                    raise Unreachable(
+                        f"{self._url} ended its answer before it was complete: {pieces}, and neither a "
+                        "finish_reason nor [DONE]"
+                    )
             if not answer.has_choice:
                 raise ProtocolViolation(f"{self._url} ended its stream without an answer")
         chunks_s = tuple(self._chunks_s)

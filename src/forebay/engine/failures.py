@@ -11,6 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import orjson
+from yarl import URL
 
 from forebay.errors import (
     AttemptTimeout,
@@ -35,6 +36,7 @@ TOO_LONG = re.compile(
 )
 
 ABSENT = frozenset((404, 405, 501))
+CALLED = ("/v1/chat/completions", "/v1/completions", "/v1/models")
 WEB_PAGE = re.compile(
     rb"\s*<(?:!doctype html|html)\b(?:.{0,2000}?<title>(.{0,200}?)</title>)?", re.IGNORECASE | re.DOTALL
 )
@@ -71,14 +73,22 @@ class Redactor:
 
 
 def error_from_status(
-    status: int, body: bytes, *, replica: str, model: str, quote: Redactor, retry_after_s: float | None = None
+    status: int,
+    body: bytes,
+    *,
+    replica: str,
+    model: str,
+    quote: Redactor,
+    retry_after_s: float | None = None,
+    location: str | None = None,
 ) -> EngineError:
-    if status in ABSENT and (page := WEB_PAGE.match(body)) is not None:
-        title = quote((page[1] or b"").decode("utf-8", "replace"))
-        titled = f", {title!r}" if title else ""
-        found = f"another server answered {status} with a web page{titled}"
-        return ModelNotFound(f"no engine answers at {replica}: {found}; check the URL")
-    detail, code = _read_body(body)
+    page = web_page(body, quote)
+    if page and (status == 200 or status in ABSENT):
+        kind = ProtocolViolation if status == 200 else ModelNotFound
+        return kind(
+            f"no engine answers at {replica}: another server answered {status} with {page}; check the URL"
+        )
+    detail, code = (page, None) if page else _read_body(body)
     detail = quote(detail)
     # A long one makes the record a dead letter long before its deadline.
     asked = f" with Retry-After: {retry_after_s:g} s" if retry_after_s else ""
@@ -88,10 +98,37 @@ def error_from_status(
     if error is not None:
         return error
     if 300 <= status < 400:
-        return ProtocolViolation(
-            f"{replica} answered {status}: redirects are not followed; give the final URL"
-        )
+        redirect = describe_redirect(replica, location, quote)
+        return ProtocolViolation(f"{replica} answered {status}, {redirect}")
     return ProtocolViolation(f"{replica} answered {status}, which is not an answer to a completion: {detail}")
+
+
+def web_page(body: bytes, quote: Redactor) -> str:
+    """What to call `body` in a message if it is a web page; else empty."""
+    page = WEB_PAGE.match(body)
+    if page is None:
+        return ""
+    title = quote((page[1] or b"").decode("utf-8", "replace"))
+    return f"a web page, {title!r}" if title else "a web page"
+
+
+def describe_redirect(replica: str, location: str | None, quote: Redactor) -> str:
+    """`location` is shown without user, password, query and fragment: they may hold secrets."""
+    try:
+        target = URL(replica).join(URL(location or ""))
+        shown = target.with_user(None).with_query(None).with_fragment(None)
+    except ValueError:
+        location = None
+    if not location:
+        return "a redirect without a valid target; check the engine's URL"
+    base = str(shown).rstrip("/")
+    for path in CALLED:
+        base = base.removesuffix(path)
+    fix = f"set the engine's URL to {quote(base)}"
+    if base in (replica, str(shown)):
+        # A page to log in, for example.
+        fix = "check the engine's URL"
+    return f"a redirect to {quote(str(shown))}, which is not followed; {fix}"
 
 
 def error_from_object(error: object, *, replica: str, model: str, quote: Redactor) -> EngineError:

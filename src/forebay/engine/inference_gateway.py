@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
 from forebay.engine.client import HttpEngine
-from forebay.engine.replica import HttpReplica
+from forebay.engine.replica import HttpReplica, probe_error
 from forebay.errors import (
     EngineError,
     ModelNotFound,
@@ -61,15 +61,15 @@ class PickerHeaders:
         return max(below, key=lambda each: each[1], default=least)[0]
 
 
-UNFIT = (Unauthorized, ModelNotFound)
+UNFIT = (Unauthorized, ModelNotFound, ProtocolViolation)
 PROBE_S = 10.0
 
 
 class GatewayEngine:
     """Answers through a gateway. Belongs to one event loop.
 
-    If it refuses the key or the model of a probe, too, `Unreachable` is raised, and `on_usable` is called
-    with 0, and with 1 after the next answer.
+    If it refuses the key or the model of a probe, too, or answers it in another protocol, `Unreachable` is
+    raised, and `on_usable` is called with 0, and with 1 after the next answer.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class GatewayEngine:
             self._probe = asyncio.get_running_loop().create_task(probing)
         probe = self._probe
         await asyncio.wait({probe}, timeout=None if math.isinf(within_s) else max(0.0, within_s))
-        return probe.done() and isinstance(probe.result(), (*UNFIT, ProtocolViolation))
+        return probe.done() and isinstance(probe.result(), UNFIT)
 
     async def close(self) -> None:
         if self._probe is not None:
@@ -115,11 +115,9 @@ class GatewayEngine:
         await self._gateway.close()
 
 
-async def _failure(
-    gateway: HttpReplica, model: str, within_s: float = PROBE_S, *, chat: bool
-) -> EngineError | None:
+async def _failure(gateway: HttpReplica, model: str, *, chat: bool) -> EngineError | None:
     try:
-        await gateway.probe(model, within_s, chat=chat)
+        await gateway.probe(model, PROBE_S, chat=chat)
     except EngineError as error:
         return error
     return None
@@ -143,15 +141,8 @@ class InferenceGatewayFactory:
 
     def why_refused(self, model: str, *, within_s: float) -> str:
         """Why the gateway does not answer a probe; empty if it does. Blocks."""
-
-        async def ask(api_key: str | None) -> str:
-            gateway = HttpReplica(self.url, api_key=api_key)
-            try:
-                return str(await _failure(gateway, model, within_s, chat=True) or "")
-            finally:
-                await gateway.close()
-
         try:
-            return asyncio.run(ask(None if self.api_key is None else read_secret(self.api_key)))
+            key = None if self.api_key is None else read_secret(self.api_key)
         except SettingError as error:
             return str(error)
+        return str(asyncio.run(probe_error(self.url, model, api_key=key, within_s=within_s, chat=True)) or "")

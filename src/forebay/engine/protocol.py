@@ -10,6 +10,7 @@ import orjson
 from forebay.engine.failures import Redactor, error_from_object
 from forebay.errors import BadRequest, ProtocolViolation
 from forebay.records import Request, Usage
+from forebay.untrusted_text import counted
 
 CHAT_PATH = "/v1/chat/completions"
 PROMPT_PATH = "/v1/completions"
@@ -19,6 +20,8 @@ KV_TRANSFER = "kv_transfer_params"
 """vLLM's field for the KV cache of a prompt, for another replica; only in answers in one piece."""
 NO_USAGE = Usage()
 MAX_TOKENS = 1 << 31
+BOM = b"\xef\xbb\xbf"
+GZIP = b"\x1f\x8b"
 PART_BYTES = 16
 """What a piece of an answer counts in addition to its characters: many tiny pieces need memory, too."""
 
@@ -116,7 +119,7 @@ class AnswerReader:
         return self._take(data, "delta")
 
     def take_whole(self, data: bytes) -> None:
-        self._take(data, "message")
+        self._take(data.removeprefix(BOM), "message")
         if not self.has_choice:
             raise self._wrong("it has no choice", data)
 
@@ -125,7 +128,7 @@ class AnswerReader:
         try:
             document: Any = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise self._wrong(f"not JSON ({error})", data) from None
+            raise self._wrong(_why_not_json(data, error), data) from None
         if not isinstance(document, dict):
             raise self._wrong("not an object", data)
         if "error" in document and document["error"] is not None:
@@ -136,8 +139,8 @@ class AnswerReader:
         if not isinstance(choices, list):
             raise self._wrong("it has no list of choices", data)
         usage = document.get("usage")
-        if usage is not None:
-            self.usage = self._read_usage(usage, data)
+        if isinstance(usage, dict):
+            self.usage = _read_usage(usage)
         transfer = document.get(KV_TRANSFER)
         if isinstance(transfer, dict):
             self.kv_transfer = transfer
@@ -201,22 +204,38 @@ class AnswerReader:
         if self.tool is None and isinstance(function, dict):
             self.tool = str(function.get("name") or "")
 
-    def _read_usage(self, usage: Any, data: bytes) -> Usage:
-        if not isinstance(usage, dict):
-            raise self._wrong("usage is not an object", data)
-        details = usage.get("prompt_tokens_details")
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
-        counts = [usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0, cached or 0]
-        if not all(type(n) is int and 0 <= n <= MAX_TOKENS for n in counts):
-            raise self._wrong("a value of usage is not a count", data)
-        return Usage(*counts)
-
     def _error(self, error: object) -> Exception:
         return error_from_object(error, replica=self._replica, model=self._model, quote=self._quote)
 
     def _wrong(self, what: str, data: bytes) -> ProtocolViolation:
         detail = self._quote(data.decode("utf-8", "replace"))
         return ProtocolViolation(f"{self._replica} did not send a completion: {what}: {detail}")
+
+
+def _why_not_json(data: bytes, error: orjson.JSONDecodeError) -> str:
+    if not data:
+        return "an empty body"
+    if data.startswith(GZIP):
+        return "compressed, without a Content-Encoding"
+    try:
+        data.decode()
+    except UnicodeDecodeError as wrong:
+        return f"not UTF-8 at byte {wrong.start}"
+    return f"not JSON ({error}) in {counted(len(data), 'byte')}"
+
+
+def _read_usage(usage: Mapping[str, Any]) -> Usage:
+    """An answer is not lost for its counts: those that cannot be read are 0, as if they were missing."""
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
+    return Usage(*map(_count, counts))
+
+
+def _count(value: Any) -> int:
+    # Some proxies write all numbers as floats.
+    fit = type(value) in (int, float) and 0 <= value <= MAX_TOKENS and value == int(value)
+    return int(value) if fit else 0
 
 
 def _plain(value: object) -> object:
@@ -227,7 +246,6 @@ def _plain(value: object) -> object:
 
 MAX_EVENT_BYTES = 1 << 20
 OTHER_FIELDS = (b"event", b"id", b"retry")
-BOM = b"\xef\xbb\xbf"
 
 
 class SseParser:

@@ -96,10 +96,10 @@ class HttpReplica:
         return self._engine
 
     async def check_health(self, timeout_s: float = 2.0) -> bool:
-        status, body = await self._ask("/health", timeout_s, MAX_MODELS_BYTES)
-        if status >= 500:
-            raise self._error(status, body)
-        return status == 200
+        answer = await self._ask("/health", timeout_s, MAX_MODELS_BYTES)
+        if answer.status >= 500:
+            raise self._error(answer)
+        return answer.status == 200
 
     async def list_models(self, timeout_s: float = 10.0) -> tuple[ServedModel, ...]:
         body = await self._get("/v1/models", timeout_s, MAX_MODELS_BYTES)
@@ -128,26 +128,25 @@ class HttpReplica:
         first = (messages, prompt) if chat else (prompt, messages)
         for path, question in (*first, (EMBED_PATH, {"input": "a"})):
             payload = {"model": model, "max_tokens": 1} | question
-            status, body = await self._ask(path, timeout_s, MAX_MODELS_BYTES, payload)
+            answer = await self._ask(path, timeout_s, MAX_MODELS_BYTES, payload)
+            status = answer.status
             if status in REFUSES_ANYONE or (status >= 500 and status not in ABSENT):
-                raise self._error(status, body)
-            if _is_answer(body) if status == 200 else status >= 400 and status not in ABSENT:
+                raise self._error(answer)
+            if _is_answer(bytes(answer.data)) if status == 200 else status >= 400 and status not in ABSENT:
                 return
-        raise self._error(status, body)
+        raise self._error(answer)
 
     async def close(self) -> None:
         await self._engine.close()
         await self._server.close()
 
     async def _get(self, path: str, timeout_s: float, limit: int) -> bytes:
-        status, body = await self._ask(path, timeout_s, limit)
-        if status != 200:
-            raise self._error(status, body)
-        return body
+        answer = await self._ask(path, timeout_s, limit)
+        if answer.status != 200:
+            raise self._error(answer)
+        return bytes(answer.data)
 
-    async def _ask(
-        self, path: str, timeout_s: float, limit: int, payload: object = None
-    ) -> tuple[int, bytes]:
+    async def _ask(self, path: str, timeout_s: float, limit: int, payload: object = None) -> WholeAnswer:
         answer = WholeAnswer(self._url, max_bytes=limit, max_error_bytes=MAX_ERROR_BYTES)
         try:
             if payload is None:
@@ -158,10 +157,17 @@ class HttpReplica:
                 )
         except CallOverdue:
             raise AttemptTimeout(f"{self._url}{path} did not answer within {timeout_s:g} s") from None
-        return answer.status, bytes(answer.data)
+        return answer
 
-    def _error(self, status: int, body: bytes) -> EngineError:
-        return error_from_status(status, body, replica=self._url, model="", quote=self._quote)
+    def _error(self, answer: WholeAnswer) -> EngineError:
+        return error_from_status(
+            answer.status,
+            bytes(answer.data),
+            replica=self._url,
+            model="",
+            quote=self._quote,
+            location=answer.location,
+        )
 
 
 async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:
@@ -171,6 +177,20 @@ async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedMo
         return await replica.list_models()
     finally:
         await replica.close()
+
+
+async def probe_error(
+    url: str, model: str, *, api_key: str | None = None, within_s: float, chat: bool = False
+) -> EngineError | None:
+    """The error of `HttpReplica.probe`; None if it returns."""
+    replica = HttpReplica(url, api_key=api_key)
+    try:
+        await replica.probe(model, within_s, chat=chat)
+    except EngineError as error:
+        return error
+    finally:
+        await replica.close()
+    return None
 
 
 def _is_answer(body: bytes) -> bool:

@@ -17,7 +17,7 @@ from yarl import URL
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine.client import replica_url
-from forebay.engine.replica import ServedModel, list_models
+from forebay.engine.replica import ServedModel, list_models, probe_error
 from forebay.engine.retry import RetryPolicy, jitter_unit
 from forebay.errors import EngineError, PipelineFailed, SettingError, Unreachable
 from forebay.files import read_bytes, read_text, write_atomic
@@ -275,8 +275,8 @@ def check_served(
 
 
 def why_unserved(replicas: ReplicaList, wanted: str, *, api_key: SecretRef | None, within_s: float) -> str:
-    """Why no replica serves the model `wanted`; empty if one does. Blocks for about `within_s`, or longer if
-    a name is slow to resolve.
+    """Why no replica answers for the model `wanted`; empty if one does. Blocks for about twice `within_s`, or
+    longer if a name is slow to resolve.
     """
     try:
         secret = None if api_key is None else read_secret(api_key)
@@ -286,8 +286,10 @@ def why_unserved(replicas: ReplicaList, wanted: str, *, api_key: SecretRef | Non
     except (TimeoutError, asyncio.TimeoutError):
         return f"no replica listed its models within {within_s:g} s"
     served = _models(urls, answers)
-    if any(model.name == wanted for models in served.values() for model in models):
-        return ""
+    listing = [url for url, models in served.items() if any(model.name == wanted for model in models)]
+    if listing:
+        errors = asyncio.run(_probe(listing[:MAX_REASONS], wanted, secret, within_s))
+        return "; ".join(map(str, errors)) if all(errors) else ""
     failures = [str(answer) for answer in answers if isinstance(answer, EngineError)][:MAX_REASONS]
     return "; ".join(([f"{_describe(served)}, not {wanted}"] if served else []) + failures)
 
@@ -363,6 +365,13 @@ def _served(
         most = f"{within_s:g} s" if tries == math.inf else f"{tries:g} tries"
         note(f"waiting for the engine, at most {most}: {reasons}", waited_s)
         sleep(delay_s)
+
+
+async def _probe(
+    urls: Iterable[str], model: str, api_key: str | None, within_s: float
+) -> list[EngineError | None]:
+    probes = (probe_error(url, model, api_key=api_key, within_s=within_s) for url in urls)
+    return await asyncio.gather(*probes)
 
 
 async def _ask(

@@ -7,12 +7,21 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
 from forebay.engine.call_trace import CALL_TRACE
-from forebay.errors import AttemptTimeout, EngineError, Overloaded, RateLimited, ServerFault, Unreachable
+from forebay.errors import (
+    AttemptTimeout,
+    EngineError,
+    Overloaded,
+    PromptTooLong,
+    ProtocolViolation,
+    RateLimited,
+    ServerFault,
+    Unreachable,
+)
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.lease import MISPLACED, ReplicaLease
@@ -124,7 +133,10 @@ class PlacementDeadline(Deadline):
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    replicas: tuple[int, ...]
+    """A call of a request failed at `replica`; the next one avoids `avoid`."""
+
+    replica: int
+    avoid: tuple[int, ...]
     error: EngineError
     lost: bool
 
@@ -133,9 +145,10 @@ class FleetEngine:
     """Answers over a fleet of one or more replicas; a request avoids replicas at which it failed.
 
     `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised once every
-    replica has failed this way, other errors at once. If all serve other models by now, or refuse a probe's
-    key, too, `Unreachable` is raised instead. Requests wait for room in order of `due_s` or else their
-    deadlines, then `priority`; waiting counts only while no replica works.
+    replica has failed this way, `PromptTooLong` once no replica has a longer context, other errors at once.
+    If all serve other models by now, or refuse a probe's key, too, `Unreachable` is raised instead, and also
+    for a `ProtocolViolation` by a replica that does not answer a probe either. Requests wait for room in
+    order of `due_s` or else their deadlines, then `priority`; waiting counts only while no replica works.
     """
 
     def __init__(
@@ -164,7 +177,7 @@ class FleetEngine:
                     if not turn:
                         raise type(before.error)(str(before.error), sent=False)
                     try:
-                        found = await self._once(request, text, before.replicas, timeout_s, deadline)
+                        found = await self._once(request, text, before.avoid, timeout_s, deadline)
                     except Unreachable:
                         # The last failure is more informative than a lack of room.
                         raise type(before.error)(str(before.error), sent=False) from None
@@ -175,17 +188,38 @@ class FleetEngine:
             tried += 1
             error = found.error
             if isinstance(error, ELSEWHERE) or found.lost:
-                if not self._all_tried(found.replicas, request.model):
+                if not self._all_tried(found.avoid, request.model):
                     self._remember(request.id, found)
                     continue
-                if isinstance(error, MISPLACED) and not await self._one_fits(found.replicas, deadline):
+                if isinstance(error, MISPLACED) and not await self._one_fits(found.avoid, deadline):
                     error = Unreachable(str(error))
                 # The request may be tried again, at all replicas.
-                found = CallFailed((), error, found.lost)
+                found = replace(found, avoid=(), error=error)
+            elif isinstance(error, PromptTooLong) and (longer := self._longer(found, request.model)):
+                found = longer
+                if not self._all_tried(found.avoid, request.model):
+                    self._remember(request.id, found)
+                    continue
+                error = found.error
+            elif isinstance(error, ProtocolViolation) and not await self._one_fits(
+                (found.replica,), deadline
+            ):
+                error = Unreachable(str(error))
+                found = replace(found, error=error)
             self._remember(request.id, found)
             if isinstance(error, MISPLACED) and tried < len(self.client.replicas()):
                 raise Unreachable(f"{error}; no other replica can be asked now")
             raise error
+
+    def _longer(self, found: CallFailed, model: str) -> CallFailed | None:
+        served = self.client.served
+        longer = served.with_longer_context(found.replica, model)
+        if not longer:
+            return None
+        # It may be one at which the request failed for another reason.
+        avoid = tuple({*served.rows(model)} - longer)
+        error = Unreachable(f"{found.error}; no replica with a longer context can be asked now")
+        return replace(found, avoid=avoid, error=error)
 
     async def _one_fits(self, replicas: tuple[int, ...], deadline: Deadline) -> bool:
         left_s = deadline.left_s(self._clock.monotonic_s())
@@ -204,8 +238,9 @@ class FleetEngine:
         if isinstance(found, Completion):
             self._retries.succeeded()
             return found
-        self._remember(request.id, found)
-        raise found.error
+        longer = self._longer(found, request.model) if isinstance(found.error, PromptTooLong) else None
+        self._remember(request.id, longer or found)
+        raise (longer or found).error
 
     def has_failed(self, id: str) -> bool:
         return id in self._failed
@@ -267,8 +302,8 @@ class FleetEngine:
                 blame = blame and not (prompt is not None and isinstance(error, ServerFault))
                 # A timeout shows that the replica is slow, even if there are others.
                 lease.failed(error, blame=blame, alone=only and not isinstance(error, AttemptTimeout))
-                replicas = tuple(dict.fromkeys((*avoid, lease.number)))
-                return CallFailed(replicas, error, bool(lease.lost))
+                avoid = tuple(dict.fromkeys((*avoid, lease.number)))
+                return CallFailed(lease.number, avoid, error, bool(lease.lost))
             lease.load(completion.load)
             lease.done(completion.usage)
             return completion

@@ -65,7 +65,7 @@ class StallDetector:
                     lease.mark_stalled(f"{replica.url} made no progress on a request for {silent_s:.1f} s")
 
     def _give_up(self, replica: Replica, silent_s: float) -> None:
-        why = f"{replica.url} sent nothing for {silent_s:.1f} s with requests in flight"
+        why = f"{replica.url} made no progress for {silent_s:.1f} s with requests in flight"
         if replica.health.state != "shut":
             replica.suspect(why)
             self._sync(replica)

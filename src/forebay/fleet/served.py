@@ -73,6 +73,17 @@ class ServedModels:
         rows = self.rows(model)
         return None if len(rows) == len(self._rows) else rows
 
+    def with_longer_context(self, row: int, model: str) -> set[int]:
+        """Replicas that may take a prompt too long for `row`; an unknown context counts as the longest."""
+        here = self._context(row, model)
+        return {other for other in self.rows(model) if self._context(other, model) > here}
+
+    def _context(self, row: int, model: str) -> float:
+        if row not in self._rows:
+            return 0.0
+        lengths = (served.max_model_len for served in self._rows[row].models if served.name == model)
+        return next(lengths, None) or math.inf
+
     def knows(self, model: str) -> bool:
         if self.model not in (None, model):
             return False

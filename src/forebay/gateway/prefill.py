@@ -144,7 +144,13 @@ class Prefills:
         retry_after_s = read_retry_after_s(head.get("Retry-After"), now_ms=self._clock.wall_ms())
         body = await response.read_start(MAX_ERROR_BYTES)
         return error_from_status(
-            head.status, body, replica=url, model=model, quote=self._quote, retry_after_s=retry_after_s
+            head.status,
+            body,
+            replica=url,
+            model=model,
+            quote=self._quote,
+            retry_after_s=retry_after_s,
+            location=head.get("Location"),
         )
 
 

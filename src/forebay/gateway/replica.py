@@ -8,7 +8,7 @@ from types import TracebackType
 
 from forebay.clients.http.readers import AnswerHead, PulledAnswer
 from forebay.clients.http.server import HttpClient
-from forebay.engine.failures import read_retry_after_s
+from forebay.engine.failures import Redactor, describe_redirect, read_retry_after_s
 from forebay.errors import (
     AttemptTimeout,
     EngineError,
@@ -73,7 +73,7 @@ def failure_of(url: str, head: AnswerHead, others: bool, now_ms: int) -> EngineE
     if status in REFUSED_STATUSES:
         return Unauthorized(f"{detail}; check the engine's API key")
     if 300 <= status < 400:
-        return ProtocolViolation(f"{detail}: redirects are not followed; give the final URL")
+        return ProtocolViolation(f"{detail}, {describe_redirect(url, head.get('Location'), Redactor())}")
     if status == 500 and others:
         return ServerFault(detail)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import weakref
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.clients.http import connection as connection_module
 from forebay.clients.http.connection import MAX_FRAMING_BYTES, MAX_INTERIM, Connection, HttpCall
 from forebay.clients.http.readers import WholeAnswer
 from forebay.errors import EngineError, ProtocolViolation, Unreachable
@@ -107,8 +109,8 @@ def test_answers_are_read_to_the_end(answer: bytes, expected: Outcome) -> None:
 VIOLATIONS = [
     (b"", Unreachable, "closed the connection before it answered"),
     (b"HTTP/1.1 200 OK\r\n", Unreachable, "before it answered"),
-    (OK[:-1], Unreachable, "in the middle of its answer"),
-    (CHUNKED + b"9\r\na", Unreachable, "in the middle"),
+    (OK[:-1], Unreachable, "middle of its answer, after 1 byte of the 2 in its Content-Length"),
+    (CHUNKED + b"9\r\nab", Unreachable, "in the middle of its answer, after 2 bytes$"),
     (OK.replace(b"\r\nC", b"\r\nContent-Encoding: gzip\r\nC", 1), ProtocolViolation, "a compressed answer"),
     (b"SSH-2.0-OpenSSH\r\n\r\n", ProtocolViolation, "did not speak HTTP: .*SSH-2.0"),
     (CHUNKED + b"zz\r\n", ProtocolViolation, "did not speak HTTP"),
@@ -169,6 +171,30 @@ def test_chunking_does_not_change_the_answer(answer: tuple[bytes, bytes], cuts: 
     places = sorted({0, len(wire), *(cut for cut in cuts if cut < len(wire))})
     pieces = [wire[begin:end] for begin, end in pairwise(places)]
     assert read(*pieces) == (200, body, True)
+
+
+@pytest.mark.parametrize("until_s", [math.inf, 1e9])
+def test_silence_in_a_body_of_known_length_ends_the_call(
+    monkeypatch: pytest.MonkeyPatch, until_s: float
+) -> None:
+    monkeypatch.setattr(connection_module, "BODY_SILENCE_S", 0.0)
+
+    async def silent(answer: bytes) -> asyncio.Future[None]:
+        connection = Connection(Pool(), "http://it", str)
+        connection.connection_made(Wire())
+        reader = WholeAnswer("http://it", max_bytes=10, max_error_bytes=10)
+        ended = reader.ended = asyncio.get_running_loop().create_future()
+        connection.send(HttpCall(b"GET", until_s=until_s), reader)
+        connection.data_received(answer)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return ended
+
+    # It may take as long as the model needs.
+    assert not asyncio.run(silent(CHUNKED + b"9\r\nab")).done()
+    assert not asyncio.run(silent(OK[:-4])).done()
+    with pytest.raises(Unreachable, match="sent nothing for 0 s in the middle of its answer, after 1 byte"):
+        asyncio.run(silent(OK[:-1])).result()
 
 
 def test_a_closed_connection_is_freed_at_once() -> None:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import subprocess
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta, timezone
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from forebay.clients.http import server as server_module
 from forebay.clients.http.readers import AnswerHead, CallOverdue, WholeAnswer
@@ -300,11 +306,20 @@ async def test_a_name_that_was_never_resolved_is_reported(
     await talk(answering(CLOSES), use, connect_s=0.1 if found == "nothing" else 60.0)
 
 
-def tls_files(folder: Path) -> ssl.SSLContext:
-    command = "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -subj /CN=x -days 2"
-    files = ["-out", str(folder / "cert.pem"), "-keyout", str(folder / "key.pem")]
-    names = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+def tls_files(folder: Path, *, first_day: int = -1, last_day: int = 1) -> ssl.SSLContext:
+    """A server's keys, with a certificate for 127.0.0.1 in `folder` that is valid on these days from now."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(timezone.utc)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now + timedelta(days=first_day))
+        .not_valid_after(now + timedelta(days=last_day))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(signed.public_bytes(Encoding.PEM))
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "key.pem").write_bytes(secret)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     return context
@@ -325,10 +340,45 @@ async def test_a_certificate_is_verified(tmp_path: Path) -> None:
     await talk(answering(OK, OK, OK), trusted, context, tls=trust)
 
 
+@pytest.mark.parametrize(
+    ("days", "host", "words"),
+    [
+        ((-9, -2), "127.0.0.1", r"has expired\); renew the server's certificate, or check the clock of this"),
+        ((2, 9), "127.0.0.1", r"not yet valid\); check the clocks of this machine and the server"),
+        ((-1, 1), "localhost", r"not valid for 'localhost'\); use a name of its certificate in the URL, or"),
+    ],
+    ids=["expired", "not yet valid", "another name"],
+)
+async def test_fix_of_an_invalid_certificate_is_named(
+    tmp_path: Path, days: tuple[int, int], host: str, words: str
+) -> None:
+    context = tls_files(tmp_path, first_day=days[0], last_day=days[1])
+    trust = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+
+    async def use(client: HttpServer) -> None:
+        url = client.url.replace("127.0.0.1", host)
+        with pytest.raises(Unreachable, match=words):
+            await got(HttpServer(url, headers={}, quote=str, tls=trust))
+
+    await talk(answering(OK), use, context)
+
+
+async def test_end_of_a_tls_handshake_is_named() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def use(client: HttpServer) -> None:
+        secure = HttpServer(client.url.replace("http:", "https:"), headers={}, quote=str)
+        with pytest.raises(Unreachable, match=r"\((it closed the connection in the TLS|Connection reset)"):
+            await got(secure)
+
+    await talk(serve, use)
+
+
 async def test_missing_tls_and_unknown_host_are_named() -> None:
     async def use(client: HttpServer) -> None:
         secure = HttpServer(client.url.replace("http:", "https:"), headers={}, quote=str)
-        with pytest.raises(Unreachable, match="no TLS connection"):
+        with pytest.raises(Unreachable, match=r"no TLS connection .*; .* write http:// in its URL"):
             await got(secure)
         nowhere = HttpServer(f"http://{'a' * 70}.example", headers={}, quote=str)
         with pytest.raises(Unreachable, match="not a valid name"):

@@ -79,7 +79,12 @@ class OpenAiTarget(HttpTarget):
         await self._server.get(MODELS_PATH, answer)
         if answer.status != 200:
             raise error_from_status(
-                answer.status, bytes(answer.data), replica=self.url, model="", quote=self._quote
+                answer.status,
+                bytes(answer.data),
+                replica=self.url,
+                model="",
+                quote=self._quote,
+                location=answer.location,
             )
         try:
             names = [str(model["id"]) for model in orjson.loads(bytes(answer.data))["data"]]

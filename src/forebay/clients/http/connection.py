@@ -9,8 +9,16 @@ from typing import NamedTuple, Protocol
 
 import httptools
 
-from forebay.clients.http.readers import AnswerHead, CallOverdue, EnoughRead, Reader, SilentServer
+from forebay.clients.http.readers import (
+    AnswerHead,
+    AwaitedReader,
+    CallOverdue,
+    EnoughRead,
+    Reader,
+    SilentServer,
+)
 from forebay.errors import ProtocolViolation, Unreachable
+from forebay.untrusted_text import counted
 
 MAX_INTERIM = 16
 MAX_FRAMING_BYTES = 64 << 10
@@ -18,6 +26,8 @@ MAX_FRAMING_BYTES = 64 << 10
 body.
 """
 PIECE_BYTES = 256 << 10
+BODY_SILENCE_S = 10.0
+"""The longest silence in a body whose length was sent: its server has all of it."""
 RACE_S = 1.0
 """A connection that closes later than this after a request was not closed because it was idle."""
 
@@ -58,7 +68,8 @@ class Connection(asyncio.Protocol):
         self._silence_s = self._until_s = math.inf
         self._sent_s = self._last_s = 0.0
         self._headers: list[tuple[bytes, bytes]] = []
-        self._framing_bytes = self._interim = 0
+        self._framing_bytes = self._interim = self._body_bytes = 0
+        self._length: int | None = None
         self._in_body = self._sized = self._used = self._answered = False
         self._grace_s = self._grace_until_s = math.inf
         self._failure: Exception | None = None
@@ -74,7 +85,8 @@ class Connection(asyncio.Protocol):
         self._reader = reader
         self._sent_s = self._last_s = self._loop.time()
         self._headers = []
-        self._framing_bytes = self._interim = 0
+        self._framing_bytes = self._interim = self._body_bytes = 0
+        self._length = None
         self._in_body = self._sized = self._answered = False
         self._grace_s = self._grace_until_s = math.inf
         self._silence_s, self._until_s = call.silence_s, call.until_s
@@ -139,6 +151,8 @@ class Connection(asyncio.Protocol):
             self._grace_s = reader.grace_s
             self._grace_until_s = self._last_s + self._grace_s
             self._arm()
+        elif self._length is not None and (self._timer is None or self._due_s < self._timer.when()):
+            self._arm()
 
     def eof_received(self) -> None:
         if self._reader is None or self._failure is not None:
@@ -149,16 +163,13 @@ class Connection(asyncio.Protocol):
             # The body ends with the connection.
             self._end(None)
         else:
-            self._end(Unreachable(f"{self._url} closed the connection in the middle of its answer"))
+            self._end(self._cut_off("closed the connection"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         if self._reader is not None:
             if self._in_body:
-                detail = f" ({self._quote(str(error))})" if error is not None else ""
-                self._end(
-                    Unreachable(f"{self._url} closed the connection in the middle of its answer{detail}")
-                )
+                self._end(self._cut_off("closed the connection", error))
             else:
                 self._end(self._closed_early(error))
         self._stop()
@@ -197,7 +208,9 @@ class Connection(asyncio.Protocol):
             return
         head = AnswerHead(status, self._headers)
         self._in_body = True
-        self._sized = head.get("content-length") is not None or head.get("transfer-encoding") is not None
+        length = head.get("content-length")
+        self._length = None if length is None else int(length)
+        self._sized = length is not None or head.get("transfer-encoding") is not None
         try:
             reader.head(head)
         except Exception as error:
@@ -205,6 +218,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         self._framing_bytes = 0
+        self._body_bytes += len(data)
         reader = self._reader
         if reader is None or self._failure is not None or not self._in_body:
             return
@@ -250,7 +264,7 @@ class Connection(asyncio.Protocol):
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        due_s = min(self._last_s + self._silence_s, self._until_s, self._grace_until_s)
+        due_s = self._due_s
         self._timer = self._loop.call_at(due_s, self._check_time) if due_s < math.inf else None
 
     def _check_time(self) -> None:
@@ -260,8 +274,9 @@ class Connection(asyncio.Protocol):
             self._end(None)
         elif now_s >= self._until_s:
             self._end(CallOverdue(f"{self._url} did not finish its answer in time"))
-        elif now_s >= self._last_s + self._silence_s:
-            self._end(SilentServer(f"{self._url} sent nothing for {self._silence_s:g} s"))
+        elif now_s >= self._last_s + self._most_silence_s:
+            how = f"sent nothing for {self._most_silence_s:g} s"
+            self._end(SilentServer(f"{self._url} {how}") if self._length is None else self._cut_off(how))
         else:
             self._arm()
 
@@ -272,6 +287,22 @@ class Connection(asyncio.Protocol):
 
     def _violation(self, what: str) -> ProtocolViolation:
         return ProtocolViolation(f"{self._url} sent {what}")
+
+    @property
+    def _most_silence_s(self) -> float:
+        # An answer that is pulled may be paused.
+        sized = self._length is not None and isinstance(self._reader, AwaitedReader)
+        return min(self._silence_s, BODY_SILENCE_S) if sized else self._silence_s
+
+    @property
+    def _due_s(self) -> float:
+        return min(self._last_s + self._most_silence_s, self._until_s, self._grace_until_s)
+
+    def _cut_off(self, how: str, error: Exception | None = None) -> Unreachable:
+        detail = f" ({self._quote(str(error))})" if error is not None else ""
+        promised = "" if self._length is None else f" of the {self._length:,} in its Content-Length"
+        read = counted(self._body_bytes, "byte") + promised
+        return Unreachable(f"{self._url} {how} in the middle of its answer, after {read}{detail}")
 
     def _closed_early(self, error: Exception | None) -> Unreachable:
         detail = f" ({self._quote(str(error))})" if error is not None else ""

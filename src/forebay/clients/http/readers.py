@@ -42,10 +42,14 @@ class AnswerHead:
     def content_type(self) -> str:
         return (self.get("content-type") or "").partition(";")[0].strip().lower()
 
+    @property
+    def is_plain(self) -> bool:
+        return (self.get("content-encoding") or "identity").strip().lower() == "identity"
+
 
 def check_plain(head: AnswerHead, server: str) -> None:
     """Raise `ProtocolViolation` if the body is compressed."""
-    if (head.get("content-encoding") or "identity").strip().lower() != "identity":
+    if not head.is_plain:
         raise ProtocolViolation(
             f"{server} sent a compressed answer, which the request rules out (Accept-Encoding: identity): "
             "turn off compression in the server, or in the proxy before it"
@@ -94,7 +98,7 @@ class WholeAnswer(AwaitedReader):
     answers.
     """
 
-    __slots__ = ("_left", "_max_bytes", "_max_error_bytes", "_server", "data", "status")
+    __slots__ = ("_left", "_max_bytes", "_max_error_bytes", "_server", "data", "location", "status")
 
     def __init__(self, server: str, *, max_bytes: int, max_error_bytes: int) -> None:
         super().__init__()
@@ -102,10 +106,11 @@ class WholeAnswer(AwaitedReader):
         self._max_bytes, self._max_error_bytes = max_bytes, max_error_bytes
         self._left = 0
         self.status = 0
+        self.location: str | None = None
         self.data = bytearray()
 
     def head(self, head: AnswerHead) -> None:
-        self.status = head.status
+        self.status, self.location = head.status, head.get("Location")
         if head.status == 200:
             check_plain(head, self._server)
         self._left = self._max_bytes if head.status == 200 else self._max_error_bytes

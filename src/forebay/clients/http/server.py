@@ -30,7 +30,16 @@ NEXT_ADDRESS_S = 0.25
 """After this, the next address of the name is tried as well (RFC 8305)."""
 AT_A_TIME = 50
 
-UNTRUSTED = frozenset((18, 19, 20, 21))
+TRUST = "set SSL_CERT_FILE to a PEM file with its authority"
+OTHER_NAME = "use a name of its certificate in the URL, or have it issued for this one"
+CERTIFICATE_FIXES = {
+    9: "check the clocks of this machine and the server",
+    10: "renew the server's certificate, or check the clock of this machine",
+    **dict.fromkeys((18, 19, 20, 21), TRUST),
+    62: OTHER_NAME,
+    64: OTHER_NAME,
+}
+"""By OpenSSL's codes of failed verifications (`X509_V_ERR_…`)."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -250,15 +259,20 @@ class HttpServer:
             raise Unreachable(f"{self.url} did not accept a connection within {connect_s:g} s") from None
         except ssl.SSLError as error:
             reason = getattr(error, "verify_message", "") or error.reason or str(error)
-            usual = self._tls is tls_context()
-            untrusted = usual and getattr(error, "verify_code", 0) in UNTRUSTED
-            fix = "; set SSL_CERT_FILE to a PEM file with its authority" if untrusted else ""
-            raise Unreachable(f"{self.url}: no TLS connection ({self._quote(reason)}){fix}") from None
+            fix = CERTIFICATE_FIXES.get(getattr(error, "verify_code", 0), "")
+            if fix == TRUST and self._tls is not tls_context():
+                fix = ""
+            if "WRONG_VERSION" in reason or "RECORD_LAYER" in reason:
+                fix = "does the server speak HTTPS? If not, write http:// in its URL"
+            shown = self._quote(reason.rstrip("."))
+            raise Unreachable(f"{self.url}: no TLS connection ({shown}){fix and f'; {fix}'}") from None
         except UnicodeError:
             raise Unreachable(f"{self.url}: its host is not a valid name") from None
         except OSError as error:
             number = error.errno
             reason = os.strerror(number) if number and number > 0 else error.strerror or str(error)
+            # asyncio's error for an end in a TLS handshake is empty.
+            reason = reason or "it closed the connection in the TLS handshake"
             raise Unreachable(f"{self.url}: no connection ({self._quote(reason)}); is it there?") from None
         if self._closed:
             connection.abort()
