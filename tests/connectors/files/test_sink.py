@@ -189,7 +189,7 @@ def test_a_folder_that_is_removed_or_replaced_is_an_error(tmp_path: Path, then: 
         folder.rename(tmp_path / "old")
         if then != "removed":
             folder.mkdir() if then == "replaced" else folder.write_text("")
-        with pytest.raises(PipelineFailed, match="Put it back, and the same command continues"):
+        with pytest.raises(PipelineFailed, match="was removed or replaced during the run"):
             sinks.check_held()
         if then != "removed":
             folder.rmdir() if then == "replaced" else folder.unlink()
