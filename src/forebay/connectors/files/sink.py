@@ -366,8 +366,8 @@ class GrowingSinks:
                     self._held[folder] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             elif not is_at(folder, self._held[folder]):
                 raise PipelineFailed(
-                    f"{folder} was removed or replaced during the run, and results in its hidden files may be "
-                    f"lost. The same command continues without them; --fresh makes all results again"
+                    f"{folder} was removed or replaced during the run, and results in its hidden files may "
+                    f"be lost. The same command continues without them; --fresh makes all results again"
                 )
 
     def finish(self) -> str:
