@@ -217,6 +217,16 @@ def try_lock(path: Path) -> int | None:
     return descriptor
 
 
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether `path` is still the open file or folder."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # A network file system may fail for a moment.
+
+
 def is_locked(path: Path) -> bool:
     """Whether `path` is locked by another descriptor. Creates no file.
 

@@ -20,7 +20,8 @@ from forebay.connectors.feeds import source as feed_source
 from forebay.connectors.feeds.feed import Backoff, FeedRefused, Received
 from forebay.connectors.feeds.source import LIMIT_REACHED, Polled, polled_source
 from forebay.connectors.feeds.sse import SseFeed
-from forebay.connectors.files.source import Files, ReplaySpeed, file_source, replay_source
+from forebay.connectors.files import source as files_source
+from forebay.connectors.files.source import Files, ReadPieces, ReplaySpeed, file_source, replay_source
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.generator import source as generator
 from forebay.connectors.generator.source import Generator, generator_source
@@ -64,6 +65,30 @@ def test_every_line_is_an_event_or_a_dead_letter_with_its_exact_bytes(jobs: Any,
     assert raws(lines) == [line for line in BAD_LINES if line]
     assert raws(lines, "Event") == [BAD_LINES[0], BAD_LINES[4], BAD_LINES[12]]
     assert [line[3] for line in lines][-1] == "in.jsonl@13"
+
+
+class NotedPieces(ReadPieces):
+    """Adds the number of each call to the file `noted` next to the source."""
+
+    def process_element(self, value: int, ctx: Any) -> Iterator[bytes]:
+        with Path(self._parts[0].path).with_name("noted").open("a") as noted:
+            noted.write(f"{value}\n")
+        yield from super().process_element(value, ctx)
+
+
+def test_a_long_line_leaves_no_calls_without_work(
+    jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = [b'{"n": %d}' % n for n in range(20)]
+    lines = [*short[:10], b'{"text": "' + b"x" * 1_000_000 + b'"}', *short[10:]]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b"\n".join(lines))
+    monkeypatch.setattr(files_source, "ReadPieces", NotedPieces)
+    env = jobs.environment()
+    jobs.write(file_source(env, Files(source)))
+    assert raws(jobs.run(env)) == lines
+    # Two pieces of at least 64 bytes before the long line and three after it; the long line has 15,625.
+    assert len((tmp_path / "noted").read_text().splitlines()) < 10
 
 
 class Slowly:

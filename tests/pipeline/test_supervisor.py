@@ -579,8 +579,10 @@ def test_record_that_cannot_be_written_is_named(
     assert bench.seen[-1].state == "FAILED"
 
 
-def test_run_ends_if_its_state_is_removed(bench: Bench) -> None:
-    bench.attempts((*STARTS, RUNS, lambda process: shutil.rmtree(bench.home), RUNS, DONE))
+@pytest.mark.parametrize("place", ["home", "out"])
+def test_run_ends_if_its_state_or_its_results_are_removed(bench: Bench, place: str) -> None:
+    folders = {"home": bench.home, "out": bench.folder / "out"}
+    bench.attempts((*STARTS, RUNS, lambda process: shutil.rmtree(folders[place]), RUNS, DONE))
     with pytest.raises(PipelineFailed, match="was removed or replaced during the run"):
         bench.run()
     assert bench.processes[0].output[-2:] == ["cancel", "kill"]

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from forebay.clients.s3.location import Location
 from forebay.codec import FORMAT, check_format
 from forebay.errors import ForebayError, PipelineFailed, SettingError
-from forebay.files import check_nobody_else_writes, is_locked, try_lock
+from forebay.files import check_nobody_else_writes, is_at, is_locked, try_lock
 from forebay.flink.checkpoints import (
     END_MARK,
     END_NOTE,
@@ -129,7 +129,7 @@ class LocalStore:
             raise PipelineFailed(f"{self.home / LOCK} cannot be read: {error.strerror}") from None
 
     def check_held(self) -> None:
-        if self._lock is not None and not _is_at(self.home / LOCK, self._lock):
+        if self._lock is not None and not is_at(self.home / LOCK, self._lock):
             raise PipelineFailed(
                 f"{self.home / LOCK} was removed or replaced during the run, perhaps with the folder of this "
                 f"pipeline's state. The job is cancelled, because another run could write at the same time. "
@@ -175,15 +175,6 @@ class LocalStore:
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
         shutil.rmtree(self.home / job, ignore_errors=not at_once)
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True  # A network file system may fail for a moment.
 
 
 def newest_of(store: StateStore, job: str) -> Checkpoint[Location] | None:

@@ -300,6 +300,7 @@ class Supervisor:
 
     def _tick(self) -> None:
         self._store.check_held()
+        self._files.check_held()
         trouble = self._store.trouble()
         if trouble != self._status.last.store_failure:
             self._status.add(store_failure=trouble)
@@ -350,6 +351,7 @@ class Supervisor:
         notes = end_notes(self._store, self._attempt.job_id)
         self._store.delete(self._attempt.job_id, at_once=False)
         assert self._written is not None
+        self._files.check_held()
         if trouble := self._files.finish():
             raise PipelineFailed(
                 f"the job has finished, but its last lines are not in the sink yet: {trouble}. "

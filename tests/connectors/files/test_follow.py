@@ -330,6 +330,23 @@ def test_a_drain_reads_everything(folder: Path) -> None:
     assert read(run.again(), after_s=99.0) == []
 
 
+def test_a_drain_does_not_wait_for_a_writer_to_stop(folder: Path) -> None:
+    for name in "ab":
+        (folder / name).write_bytes(b"1\n2\n")
+    run = Run(folder)
+    found: list[str | None] = []
+    for record in run.function.on_timer(END_OF_TIME_MS, run.context):
+        found.append(decode(record).position)
+        assert len(found) < 9
+        for name in "ab":
+            with (folder / name).open("ab") as file:
+                file.write(b"3\n")
+    # b had grown by two lines before its turn.
+    assert found == ["in/a@1", "in/a@2", *(f"in/b@{n}" for n in range(1, 5))]
+    rest = [*(("a", n) for n in range(3, 9)), *(("b", n) for n in range(5, 9))]
+    assert read(run.again()) == [(f"in/{name}@{n}", b"3") for name, n in rest]
+
+
 def test_each_file_has_its_own_header_and_other_columns_are_reported(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

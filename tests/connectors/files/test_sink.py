@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +15,7 @@ from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import S3Path
 from forebay.connectors.files import sink
 from forebay.connectors.files.sink import GrowingFiles, GrowingSinks, Part, committed_parts, read_jsonl_sink
+from forebay.errors import PipelineFailed
 from forebay.files import try_lock
 
 
@@ -143,6 +144,57 @@ def test_each_job_has_a_file_and_large_ones_are_continued(
     commit(tmp_path, 2, b"4\n", job="0b")
     GrowingFiles(tmp_path).move()
     assert names(tmp_path) == ["part-0a-0.jsonl", "part-0a-1.jsonl", "part-0b-0.jsonl"]
+
+
+def test_a_file_whose_predecessors_were_removed_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "MAX_BYTES", 4)
+    for number in range(5):
+        commit(tmp_path, number, b"%d\n" % number)
+        GrowingFiles(tmp_path).move()
+    for number in range(2):
+        (tmp_path / f"part-0a-{number}.jsonl").unlink()
+    commit(tmp_path, 5, b"5\n")
+    GrowingFiles(tmp_path).move()
+    assert list(read_jsonl_sink(tmp_path)) == [b"4", b"5"]
+    assert names(tmp_path) == ["part-0a-2.jsonl"]
+
+
+@given(st.sampled_from([None, b"", b"0\n"]), st.lists(st.integers(0, 25), max_size=4))
+def test_no_gap_after_a_reader_removed_or_emptied_a_file(left: bytes | None, kills: list[int]) -> None:
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:
+        folder, file = Path(name), Path(name) / "part-0a-0.jsonl"
+        # The run was killed when these lines had their offsets after "0" and "1".
+        (folder / ".at-0-4.new-0a-1c-2d-2.jsonl").write_bytes(b"2\n")
+        (folder / ".at-0-6.new-0a-1c-2d-3.jsonl").write_bytes(b"3\n")
+        commit(folder, 4, b"4\n")
+        if left is not None:
+            file.write_bytes(left)
+        for step in kills:
+            with killed_at(step, monkeypatch), suppress(Killed):
+                GrowingFiles(folder).move()
+        GrowingFiles(folder).move()
+        assert file.read_bytes() == (left or b"") + b"2\n3\n4\n"
+
+
+@pytest.mark.parametrize("then", ["removed", "replaced", "a file"])
+def test_a_folder_that_is_removed_or_replaced_is_an_error(tmp_path: Path, then: str) -> None:
+    folder = tmp_path / "out"
+    sinks = GrowingSinks([folder])
+    folder.mkdir()
+    with closing(sinks):
+        sinks.check_held()
+        sinks.check_held()
+        folder.rename(tmp_path / "old")
+        if then != "removed":
+            folder.mkdir() if then == "replaced" else folder.write_text("")
+        with pytest.raises(PipelineFailed, match="was removed or replaced during the run"):
+            sinks.check_held()
+        if then != "removed":
+            folder.rmdir() if then == "replaced" else folder.unlink()
+        (tmp_path / "old").rename(folder)
+        sinks.check_held()
 
 
 def test_file_has_the_time_of_its_last_line(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import math
 import os
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -59,17 +61,23 @@ def test_restore_between_any_two_pieces_continues_exactly(
     count = max(1, -(-FilesReader(parts, reader).size // step))
     context, got, first = OneKeyContext(), [], True
     function = None
-    for number in range(count):
+    skips = data.draw(st.booleans())
+    following = 0
+    while (number := following) < count:
+        following += 1
         if function is None or data.draw(st.booleans()):
             # A restored run was planned with the files present at that time.
             function = ReadPieces(parts_of(folder, reader), reader, step if first else 7)
             context, first = OneKeyContext(context.states), False
             function.open(context)
+        skipped: list[int] = []
+        function._skipped = cast(Any, SimpleNamespace(until=skipped.append))
         got += [decode(each) for each in function.process_element(number, context)]
+        following = max([following, *skipped]) if skips else following
         with (folder / data.draw(st.sampled_from(["000", "0005", "zzz"]))).open("ab") as file:
             file.write(b"\nmore")
     assert function is not None
-    got += [decode(each) for each in function.on_timer(END_OF_TIME_MS, context)]
+    assert list(function.on_timer(END_OF_TIME_MS, context)) == []
     assert got == everything
     assert context.gauge == (1 if sum(part.size for part in parts) else None)
 

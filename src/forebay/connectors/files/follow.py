@@ -62,6 +62,7 @@ class FollowFolder(KeyedProcessFunction):
         self._scan_at_s = self._look_at_s = 0.0
         self._first_header: tuple[str, list[str]] | None = None
         self._scan_failed = False
+        self._drains = False
         self._problems: dict[str, str] = {}
         self._unsure: set[str] = set()
 
@@ -93,6 +94,7 @@ class FollowFolder(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
         self._scan_at_s = 0.0
+        self._drains, self._turn = True, None
         yield from self._records(final=True)
 
     def _records(self, *, final: bool) -> Iterator[bytes]:
@@ -269,8 +271,9 @@ class FollowFolder(KeyedProcessFunction):
                 if rows is None:
                     # The path is another file now; the next scan handles it.
                     return
-                if not final and len(self._pending) > 1 and self._turn_is_over(path, entry):
-                    self._pending.append(path)
+                others = not final and len(self._pending) > 1
+                if (others or self._drains) and self._turn_is_over(path, entry):
+                    self._pending += [path] * others
                     return
                 row = rows.next(final=final)
                 if row is not None:

@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -21,7 +22,8 @@ from typing import IO, TYPE_CHECKING
 from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import Location, uri_of
 from forebay.connectors.files.changes import FolderChanges
-from forebay.files import try_lock
+from forebay.errors import PipelineFailed
+from forebay.files import is_at, try_lock
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream
@@ -202,7 +204,7 @@ class Move:
 
 
 class GrowingFiles:
-    """The files of a folder, `part-JOB-N.jsonl`."""
+    """The files of a folder, `part-JOB-N.jsonl`. Readers may remove or empty those that they have read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -269,9 +271,8 @@ class GrowingFiles:
         yield from moves
 
     def _end(self, job: str) -> tuple[int, int]:
-        number = 0
-        while self._file(job, number + 1).exists():
-            number += 1
+        found = map(COMMITTED.fullmatch, os.listdir(self._folder))
+        number = max((int(name[2]) for name in found if name is not None and name[1] == job), default=0)
         file = self._file(job, number)
         return number, file.stat().st_size if file.exists() else 0
 
@@ -282,23 +283,41 @@ class GrowingFiles:
         moves = list(moves)
         if not moves:
             return
-        # For a power failure: names must be on disk before lines are, and lines before names go.
-        _sync(self._folder)
+        done: list[Path] = []
         for target in dict.fromkeys(move.target for move in moves):
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             with os.fdopen(descriptor, "wb") as file:
-                for move in moves:
-                    if move.target == target:
-                        file.seek(move.offset)
-                        with move.source.open("rb") as lines:
-                            shutil.copyfileobj(lines, file, CHUNK_BYTES)
-                            written_ns = os.fstat(lines.fileno()).st_mtime_ns
+                here = [move for move in moves if move.target == target]
+                for move in self._without_gaps(here, os.fstat(descriptor).st_size):
+                    file.seek(move.offset)
+                    with move.source.open("rb") as lines:
+                        shutil.copyfileobj(lines, file, CHUNK_BYTES)
+                        written_ns = os.fstat(lines.fileno()).st_mtime_ns
+                    done.append(move.source)
                 file.flush()
                 os.fsync(file.fileno())
                 # The time of the last line (`Part.written_ns`), not of the move.
                 os.utime(file.fileno(), ns=(written_ns, written_ns))
+        for source in done:
+            source.unlink()
+
+    def _without_gaps(self, moves: Iterable[Move], end: int) -> list[Move]:
+        """Move lines forward if a reader has removed or emptied the file since their offsets were chosen."""
+        kept = []
         for move in moves:
-            move.source.unlink()
+            source, offset = move.source, move.offset
+            name = MOVING.fullmatch(source.name)
+            assert name is not None
+            if offset > end:
+                source, offset = (
+                    source.rename(source.with_name(f".at-{name['file']}-{end}{name['name']}")),
+                    end,
+                )
+            end = max(end, offset + source.stat().st_size)
+            kept.append(Move(source, move.target, offset))
+        # For a power failure: names must be on disk before lines are, and lines before names go.
+        _sync(self._folder)
+        return kept
 
 
 def _sync(folder: Path) -> None:
@@ -318,9 +337,11 @@ class GrowingSinks:
         self._moving = threading.Lock()
         self._closed = threading.Event()
         self._failure = ""
+        self._held: dict[Path, int] = {}
         self._changes = FolderChanges(self._folders)
         self._thread = threading.Thread(target=self._run, name="growing-files", daemon=True)
         if self._files:
+            self.check_held()
             self.move()
             self._thread.start()
 
@@ -337,6 +358,18 @@ class GrowingSinks:
             self._failure = failure
         return done
 
+    def check_held(self) -> None:
+        """Raise `PipelineFailed` if a folder was removed or replaced; Flink's sink does not notice."""
+        for folder in self._folders:
+            if folder not in self._held:
+                with suppress(OSError):
+                    self._held[folder] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            elif not is_at(folder, self._held[folder]):
+                raise PipelineFailed(
+                    f"{folder} was removed or replaced during the run, and results in its hidden files may "
+                    f"be lost. The same command continues without them; --fresh makes all results again"
+                )
+
     def finish(self) -> str:
         """Move everything, waiting for other processes. Returns why that failed, or an empty text."""
         for _ in range(FINISH_TRIES):
@@ -352,6 +385,8 @@ class GrowingSinks:
             self._thread.join()
         self._changes.close()
         self.move()
+        for descriptor in self._held.values():
+            os.close(descriptor)
 
     def _run(self) -> None:
         done = True

@@ -29,7 +29,7 @@ from forebay.connectors.files.reader import (
 from forebay.connectors.files.unpack import UNREADABLE, UTF_8, canonical_encoding
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.registry import SchemaRegistry
-from forebay.connectors.python_source import WAIT_S, CallLimit, ReadShare, calls
+from forebay.connectors.python_source import WAIT_S, CallLimit, ReadShare, SkippedCalls, calls
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
@@ -189,6 +189,7 @@ class ReadPieces(KeyedProcessFunction):
         self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", STATE))
         self._first_step = runtime_context.get_state(ValueStateDescriptor("step", STATE))
         self._share = ReadShare(runtime_context)
+        self._skipped = SkippedCalls(runtime_context)
 
     def close(self) -> None:
         if self._files is not None:
@@ -198,6 +199,10 @@ class ReadPieces(KeyedProcessFunction):
         if self._files is None:
             self._begin(ctx)
         yield from self._records((value + 1) * self._step)
+        assert self._files is not None
+        piece = self._files.offset(self._at) // self._step
+        if piece > value + 1:
+            self._skipped.until(piece)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
         if self._files is None:
