@@ -100,6 +100,13 @@ def stopped(spec: PipelineSpec, watch: Any) -> Snapshot:
     raise KeyboardInterrupt
 
 
+def test_the_start_of_flink_is_announced_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, stopped)
+    assert run(pipeline(tmp_path)).stderr.startswith("starting Flink\n")
+    elsewhere = pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})
+    assert run(elsewhere, "--cluster", "10.0.0.1:8081").stderr.startswith("connecting to 10.0.0.1:8081\n")
+
+
 def test_run_stopped_before_its_first_checkpoint_reports_a_fresh_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,6 +197,7 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
 
         spec, errors = plan.spec, errors_console()
         print_doubt(spec, errors)
+        print_line(errors, "starting Flink" if plan.cluster is None else f"connecting to {plan.cluster}")
         one_each = spec.application is None
         written = OutputCounts(spec, None)
         page = page_of(plan, ui=ui is not None)
@@ -287,10 +288,13 @@ def show_plan(plan: Plan, json: str | None) -> None:
 
 
 def print_doubt(spec: PipelineSpec, console: Console) -> None:
-    """Warn if the first records would all become dead letters or the source looks wrong."""
-    from forebay.pipeline.preflight import first_record_warning
+    """Warn if the prompt has no field, the first records would all become dead letters or the source looks
+    wrong.
+    """
+    from forebay.pipeline.preflight import constant_prompt_warning, first_record_warning
 
-    for warning in filter(None, (*spec.source.warnings(), first_record_warning(spec))):
+    checks = (constant_prompt_warning(spec), *spec.source.warnings(), first_record_warning(spec))
+    for warning in filter(None, checks):
         print_line(console, f"warning: {warning}", style="yellow")
 
 

@@ -31,6 +31,8 @@ NEXT_ADDRESS_S = 0.25
 AT_A_TIME = 50
 
 UNTRUSTED = frozenset((18, 19, 20, 21))
+NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"))
+"""OpenSSL's reasons if the other side answers in plain text."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -253,6 +255,8 @@ class HttpServer:
             usual = self._tls is tls_context()
             untrusted = usual and getattr(error, "verify_code", 0) in UNTRUSTED
             fix = "; set SSL_CERT_FILE to a PEM file with its authority" if untrusted else ""
+            if error.reason in NO_TLS:
+                fix = "; the server does not use TLS: its URL begins with http://"
             raise Unreachable(f"{self.url}: no TLS connection ({self._quote(reason)}){fix}") from None
         except UnicodeError:
             raise Unreachable(f"{self.url}: its host is not a valid name") from None
