@@ -66,6 +66,7 @@ def test_every_key_and_item_has_its_line() -> None:
         ("a:\n  - 1\n b: 2", "f:3: not valid YAML: the line does not fit to those above; check its indent"),
         ('a: 1\nb: "x\nc: 3\nd: 4', "f:2: not valid YAML: a quote that is never closed"),
         ("a: |\n x\ny\n", "not valid YAML: a line that is neither indented nor 'key: value'"),
+        ('{"a": 1}\n{"a": 2}\n', "f:2: not valid YAML: more text after the end of the first value"),
         ('a: "C:\\path"', "f:1: not valid YAML: a \\ in double quotes; write \\\\, or use single quotes"),
         ("a: 1\nb:\u00a02\nc: 3", "line 2 has a no-break space (U+00A0): replace it with a space"),
         ("a:\n  b: 1\n\tc: 2", "line 3 begins with a tab: indent it with spaces"),

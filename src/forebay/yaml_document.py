@@ -39,6 +39,7 @@ PLAIN_WORDS = (
         r".*<block end>.*('<scalar>'|'\{'|'\[')",
         "text after a closing quote; use the other kind of quotes around it, ' or \"",
     ),
+    (".*<document start>", "more text after the end of the first value; a file holds one mapping"),
     (".*<block end>", "the line does not fit to those above; check its indentation and their quotes"),
     (NEVER_CLOSED, "a quote that is never closed"),
     ("could not find expected ':'", "a line that is neither indented nor 'key: value'"),

@@ -14,7 +14,7 @@ from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.cli import application
 from forebay.errors import SettingError
-from forebay.pipeline.load import ApplicationOptions, preset_spec, source_settings
+from forebay.pipeline.load import ApplicationOptions, load_pipeline, preset_spec, source_settings
 from forebay.records import Event
 
 
@@ -249,6 +249,15 @@ def test_an_office_document_as_a_source_is_explained(tmp_path: Path) -> None:
 def test_a_url_as_a_source_is_explained(source: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         source_settings(source)
+
+
+def test_records_instead_of_a_pipeline_file_are_explained(tmp_path: Path) -> None:
+    file = tmp_path / "my posts.jsonl"
+    file.write_text('{"text": "a"}\n{"text": "b"}\n')
+    with pytest.raises(
+        SettingError, match=r"write a pipeline for it: forebay init --source '.*my posts\.jsonl'"
+    ):
+        load_pipeline(str(file))
 
 
 def test_a_source_that_cannot_be_read_is_reported() -> None:

@@ -58,7 +58,15 @@ def load_pipeline(
             f"{', '.join(named)}: only for applications ({', '.join(applications)}); for a pipeline "
             f"file, edit it or use --set"
         )
-    return load_spec(Path(pipeline), settings)
+    try:
+        return load_spec(Path(pipeline), settings)
+    except SettingError as error:
+        from forebay.connectors.files.unpack import data_suffix
+
+        if data_suffix(Path(pipeline)) not in FILES:
+            raise
+        fix = f"forebay init --source {shlex.quote(pipeline)}"
+        raise SettingError(f"{error}; if it is a file of records, write a pipeline for it: {fix}") from None
 
 
 def _check_name(pipeline: str, applications: Sequence[str]) -> None:
