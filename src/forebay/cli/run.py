@@ -223,6 +223,8 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
     report(last, one_each=one_each, json=json, console=errors, limited=limited)
     if not last.results and last.dead_letters:
         show_lost(written.dead_letters(), errors, last.dead_letters, spec.dead_letters.summary())
+    elif last.dead_letters and (why := _why_lost(written.dead_letters())):
+        print_line(errors, f"most often {why}")
     if not last.results and not last.dead_letters and reads_nothing(spec):
         print_line(errors, f"nothing to read: {spec.source.summary()} is empty")
     for what, path in spec.directories().items():
@@ -310,8 +312,12 @@ def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str
 
 
 def _why_lost(letters: Iterable[bytes], only: str | None = None) -> str:
-    """The cause `only`, or the most frequent one, with its first detail; empty if there is no such letter."""
-    found = [read_json(line) for line in islice(letters, MAX_LOOKED_AT)]
+    """The cause `only`, or the most frequent one, with its first detail; empty if there is no such letter, or
+    none can be read.
+    """
+    found: list[Any] = []
+    with suppress(OSError, ForebayError):
+        found = [read_json(line) for line in islice(letters, MAX_LOOKED_AT)]
     if only is not None:
         found = [letter for letter in found if letter["cause"] == only]
     for cause, _ in Counter(letter["cause"] for letter in found).most_common(1):
@@ -323,9 +329,6 @@ def _why_lost(letters: Iterable[bytes], only: str | None = None) -> str:
 def _describe_losses(written: OutputCounts, where: str) -> Callable[[str], str]:
     def text(cause: str) -> str:
         # Those since the last checkpoint are not there yet.
-        with suppress(OSError, ForebayError):
-            if why := _why_lost(written.dead_letters(), cause):
-                return why
-        return f"{cause}, details in {where}"
+        return _why_lost(written.dead_letters(), cause) or f"{cause}, details in {where}"
 
     return text
