@@ -121,7 +121,7 @@ def test_a_connector_of_a_package_is_settings_like_our_own(
         check_secrets(spec, here=True)
     for source, text in (
         ({"type": "numbers", "frist": 3}, r"source: unknown key 'frist'; did you mean 'first'\?"),
-        ({"type": "numbers", "first": "x"}, r"source\.first: expected a valid integer.*found 'x'"),
+        ({"type": "numbers", "first": "x"}, r"source\.first: expected a whole number.*found 'x'"),
         ({"type": "number"}, r"found 'number'; did you mean 'numbers'\?"),
         ({"type": "shout"}, r"'shout' of the package numbers_package 1\.0 has no source"),
     ):

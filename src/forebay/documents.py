@@ -190,7 +190,8 @@ def _text(item: Any, where: Where, value: Any) -> str:
     if kind == "missing":
         return "missing; it has no default"
     if kind == "union_tag_not_found":
-        return "expected a mapping with the key 'type'" + _found(where, value)
+        found = ", found one without" if isinstance(value, dict) else _found(where, value)
+        return "expected a mapping with the key 'type'" + found
     if kind == "union_tag_invalid":
         tags = re.findall(r"'([^']+)'", context["expected_tags"])
         tag = str(context["tag"])[:MAX_WORD]
@@ -204,12 +205,24 @@ def _text(item: Any, where: Where, value: Any) -> str:
         r"^should (be |have )?", lambda found: "expected " + _WORDS.get(found.group(1), ""), message
     )
     message = re.sub(r"^expected (greater|less) than", r"expected a number \1 than", message)
+    for theirs, ours in TYPES.items():
+        message = message.replace(theirs, ours)
     meant = ""
-    if kind == "literal_error" and isinstance(value, str) and not HIDDEN & set(where):
+    if kind in ("int_type", "float_type") and isinstance(value, str) and NUMBER.fullmatch(value):
+        meant = "; remove the quotes"
+    elif kind == "literal_error" and isinstance(value, str) and not HIDDEN & set(where):
         meant = suggestion(value, re.findall(r"'([^']+)'", context["expected"]))
     return message + _found(where, value) + meant
 
 
+NUMBER = re.compile(r"-?\d{1,20}(\.\d{1,20})?", re.ASCII)
+TYPES = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "a text",
+    "a valid boolean": "true or false",
+}
+"""Pydantic's words for types, and ours."""
 _WORDS = {"have ": "", "be ": "", None: "one that should "}
 
 

@@ -31,6 +31,23 @@ MAX_BYTES = 1_048_576
 MAX_DEPTH = 64
 NO_BREAK_SPACE = "\u00a0"
 
+UNQUOTED = "'{' as a key; put a text that begins with a template in quotes: \"{{ NAME }}\""
+NEVER_CLOSED = "found unexpected end of stream"
+PLAIN_WORDS = (
+    ("mapping values", "': ' within a text; put it in quotes, or correct the indentation or the line before"),
+    (
+        r".*<block end>.*('<scalar>'|'\{'|'\[')",
+        "text after a closing quote; use the other kind of quotes around it, ' or \"",
+    ),
+    (".*<document start>", "more text after the end of the first value; a file holds one mapping"),
+    (".*<block end>", "the line does not fit to those above; check its indentation and their quotes"),
+    (NEVER_CLOSED, "a quote that is never closed"),
+    ("could not find expected ':'", "a line that is neither indented nor 'key: value'"),
+    ("found character .* cannot start", "a text that begins with a special character; put it in quotes"),
+    ("found unknown escape character", "a \\ in double quotes; write \\\\, or use single quotes"),
+)
+"""Regular expressions for the parser's messages, and what to print instead."""
+
 Path = tuple[str | int, ...]
 
 INTEGER = re.compile(r"[-+]?[0-9]{1,100}")
@@ -54,11 +71,15 @@ def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[
     try:
         value = reader.document()
     except MarkedYAMLError as error:
+        problem = str(error.problem or error.context)
         mark = error.problem_mark or error.context_mark
         begin = error.context_mark or mark
+        if problem.startswith(NEVER_CLOSED):
+            mark = begin
         hint = _spaces_hint(text, begin.line, mark.line) if begin is not None and mark is not None else ""
         where = f":{mark.line + 1}" if mark is not None else ""
-        raise SettingError(f"{name}{where}: not valid YAML: {error.problem or error.context}{hint}") from None
+        plain = next((words for start, words in PLAIN_WORDS if re.match(start, problem)), problem)
+        raise SettingError(f"{name}{where}: not valid YAML: {hint or plain}") from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise SettingError(
@@ -81,9 +102,9 @@ def _spaces_hint(text: str, first: int, last: int) -> str:
     """Text that was copied from a web page may have no-break spaces, which look like spaces; tabs do, too."""
     for number, line in enumerate(text.split("\n")[first : last + 1], first + 1):
         if NO_BREAK_SPACE in line:
-            return f"; line {number} has a no-break space (U+00A0): replace it with a space"
+            return f"line {number} has a no-break space (U+00A0): replace it with a space"
         if line.lstrip(" ").startswith("\t"):
-            return f"; line {number} begins with a tab: indent it with spaces"
+            return f"line {number} begins with a tab: indent it with spaces"
     return ""
 
 
@@ -121,7 +142,9 @@ class _Reader:
         while not isinstance(key := next(self.events), MappingEndEvent):
             self.check(key, path)
             if not isinstance(key, ScalarEvent):
-                self.refuse(key, "a key that is not a text")
+                self.refuse(
+                    key, UNQUOTED if isinstance(key, MappingStartEvent) else "a key that is not a text"
+                )
             plain = key.style is None
             if plain and key.value == "<<":
                 self.refuse(key, "a merge key '<<'; write out the keys")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import refusal
 
+from forebay.cli.ask import ChangesOnly
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until
@@ -148,6 +149,19 @@ def test_ctrl_c_ends_it_while_it_waits_for_a_line(tmp_path: Path, replica: Repli
     assert running.returncode == 130
     assert b"Traceback" not in running.stderr.read()
     running.stdin.close()
+
+
+def test_the_reason_of_a_wait_is_printed_once() -> None:
+    printed: list[str] = []
+    note = ChangesOnly(printed.append)
+    for text in ("refused", "refused", "not found", "not found", "refused"):
+        note(text, 0.0)
+    assert printed == ["refused", "not found", "refused"]
+
+
+def test_a_prompt_without_a_field_is_a_warning(tmp_path: Path, replica: ReplicaThread) -> None:
+    status, _, text = asked(tmp_path, b"a\n", "Say {text}", "--engine", replica.url)
+    assert (status, text.splitlines()[0].partition(",")[0]) == (0, "warning: the prompt has no field")
 
 
 def test_more_requests_than_files_may_be_open_are_refused(tmp_path: Path, replica: ReplicaThread) -> None:

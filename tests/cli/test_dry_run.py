@@ -52,6 +52,12 @@ def test_as_a_document() -> None:
     assert [stage["name"] for stage in document["graph"]] == ["source", "infer", "sink", "dead_letters"]
 
 
+def test_a_prompt_with_single_braces_is_a_warning() -> None:
+    done = run("p.yaml", "--dry-run", "--set", "prompt=What is {text}?")
+    assert done.exit_code == 0
+    assert "warning: the prompt has no field" in done.stderr
+
+
 def test_first_records_that_lack_a_field_are_a_warning_next_to_the_plan() -> None:
     done = run("p.yaml", "--dry-run", "--set", "prompt={{ txt }}")
     assert done.exit_code == 0

@@ -194,6 +194,28 @@ def test_an_empty_file_is_reported_as_empty(folder: Path) -> None:
     assert "warning: empty.jsonl is empty, so its fields are unknown" in done.stderr
 
 
+def test_a_file_with_only_column_names_has_known_fields(folder: Path) -> None:
+    (folder / "head.csv").write_text("id,text\n")
+    done = init("--source", "head.csv", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "warning: head.csv has no records yet" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "field"),
+    [
+        ("a.csv", "Nr;Datum;Notiz\n1;01.02.2025;kaputt\n2;02.02.2025;laut\n", "Notiz"),
+        ("a.csv", "Id,Text\nlongest-of-all,a\n", "Text"),
+        ("a.jsonl", '{"id": 1, "by": "me", "said": "It blinks."}\n', "said"),
+        ("a.jsonl", '{"a": 1, "b": 2}\n', "a"),
+    ],
+)
+def test_the_default_prompt_asks_about_a_text(folder: Path, name: str, content: str, field: str) -> None:
+    (folder / name).write_text(content)
+    assert init("--source", name, "--yes").exit_code == 0
+    assert load_spec(folder / "pipeline.yaml").prompt == f"In one word, what is this about? {{{{ {field} }}}}"
+
+
 def test_names() -> None:
     assert [name_of(text) for text in ("My Posts.jsonl", "kafka://h:1/a_b", "…")] == [
         "my-posts",

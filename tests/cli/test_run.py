@@ -100,6 +100,13 @@ def stopped(spec: PipelineSpec, watch: Any) -> Snapshot:
     raise KeyboardInterrupt
 
 
+def test_the_start_of_flink_is_announced_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, stopped)
+    assert run(pipeline(tmp_path)).stderr.startswith("starting Flink\n")
+    elsewhere = pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})
+    assert run(elsewhere, "--cluster", "10.0.0.1:8081").stderr.startswith("connecting to 10.0.0.1:8081\n")
+
+
 def test_run_stopped_before_its_first_checkpoint_reports_a_fresh_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +144,20 @@ def test_the_cause_that_is_named_at_the_end_is_of_this_run(
     assert "most often late: why" in run(file, "--fresh").stderr
 
 
+def test_the_most_frequent_cause_of_a_partial_loss_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def partly(spec: PipelineSpec, _watch: Any) -> Snapshot:
+        write_letters(spec, "part-0-0.jsonl", "late", "late", "prompt")
+        return Snapshot(12.0, "FINISHED", results=5, dead_letters=3)
+
+    scripted(monkeypatch, partly)
+    done = run(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"}))
+    assert done.exit_code == 0
+    assert "most often late: why" in done.stderr.splitlines()
+    assert "warning" not in done.stderr
+
+
 def test_a_file_without_records_is_named_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED"))
     (tmp_path / "in.jsonl").write_text("")
@@ -169,6 +190,12 @@ def lost(*letters: tuple[str, str]) -> str:
     lines = (json.dumps({"cause": cause, "detail": detail}).encode() for cause, detail in letters)
     show_lost(lines, Console(file=written, width=60), 19, "topic letters at broker:9092")
     return written.getvalue()
+
+
+def test_letters_that_cannot_be_read_do_not_fail_a_finished_run() -> None:
+    console = Console(file=StringIO(), width=200)
+    show_lost(AwayLetters(), console, 2, "s3://b/letters")
+    assert "only dead letters (2), causes in s3://b/letters" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_most_frequent_cause_and_an_example_are_named() -> None:

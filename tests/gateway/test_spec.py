@@ -105,7 +105,7 @@ def test_limits_of_a_key(tmp_path: Path) -> None:
         ),
         (f"engine: {URL}\nkeys: [{{name: anyone, key: {{env: K}}}}]", "which metrics use"),
         ("engine: {url: http://u:p@x}", "without user and password"),
-        (f"engine: {URL}\nopentelemetry: http://x", "opentelemetry: expected a valid boolean"),
+        (f"engine: {URL}\nopentelemetry: http://x", "opentelemetry: expected true or false"),
     ],
 )
 def test_mistakes_are_reported_with_their_place(tmp_path: Path, text: str, words: str) -> None:

@@ -59,7 +59,7 @@ def test_overrides_win_and_the_rest_stays(file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("checkpoint.interval_s=x", "--set: checkpoint.interval_s: expected a valid number, found 'x'"),
+        ("checkpoint.interval_s=x", "--set: checkpoint.interval_s: expected a number, found 'x'"),
         ("capcity=3", "--set: unknown key 'capcity'; did you mean 'capacity'?"),
         ("interval_s=3", "--set: unknown key 'interval_s'; did you mean 'checkpoint.interval_s'?"),
         ("interval_s", "did you mean checkpoint.interval_s=VALUE?"),
@@ -76,6 +76,11 @@ def test_overrides_win_and_the_rest_stays(file: Path, tmp_path: Path) -> None:
         ("engine.api_key=sk-123", "expected {env: NAME} or {file: PATH}, found the secret itself"),
         ("flink.mode=process", "--set: flink.mode: expected an option of Flink"),
         ("deadline_s=5", "--set: timeout_s: expected at most deadline_s (5), found 60"),
+        (
+            "dead_letters.path=x",
+            "--set: dead_letters: expected a mapping with the key 'type', found one without",
+        ),
+        ("capacity.x=1", "--set: capacity: expected a whole number, found a mapping"),
         ("=5", "expected key.in.the.pipeline=VALUE"),
         ("a..b=5", "expected key.in.the.pipeline=VALUE"),
     ],

@@ -12,7 +12,7 @@ import pytest
 from forebay.connectors.formats import dead_letter_json
 from forebay.errors import SettingError
 from forebay.pipeline.load import ApplicationOptions, parse_spec, preset_spec
-from forebay.pipeline.preflight import first_record_warning, reads_nothing
+from forebay.pipeline.preflight import constant_prompt_warning, first_record_warning, reads_nothing
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import DeadLetter
 
@@ -92,6 +92,11 @@ def test_no_doubt_with_a_good_record_or_none_readable(
         (b'{"text": "a"}\r{"text": "b"}\r', {}, r"it has a carriage return; .*: tr '\\r' '\\n'$"),
         (b"{'text': 'a', 'n': 1}\n{'text': 'b', 'n': 2}\n", {}, r"found a quote|not JSON: [^;]*$"),
         (b"hello\nworld\n", {}, "not JSON: [^;]*$"),
+        (
+            b"PAR1\x15\x04\xd8\nx\n",
+            {},
+            "can be used: it is a Parquet file; save it as CSV or JSON lines first$",
+        ),
     ],
 )
 def test_doubt_if_all_first_records_would_be_dead_letters(
@@ -139,6 +144,35 @@ def test_another_delimiter_of_a_csv_file_is_proposed(tmp_path: Path) -> None:
     found = first_record_warning(spec(tmp_path, b"a;b\n", name="in.csv", source=source))
     assert found is not None
     assert found.endswith("its columns seem to be separated by ';': name that `delimiter`")
+
+
+def test_json_lines_that_are_read_as_csv_are_recognised(tmp_path: Path) -> None:
+    found = first_record_warning(spec(tmp_path, b'{"a": 1}\n{"a": 1, "text": "b"}\n', name="in.csv"))
+    assert found is not None
+    assert found.endswith("; it looks like JSON lines: use `type: jsonl`")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fix"),
+    [
+        ({"prompt": "What is this?"}, "add one with {{ NAME }}"),
+        ({"prompt": "What is {text}?"}, "write {{ text }} instead of {text}"),
+        (
+            {"prompt": None, "messages": [{"role": "user", "content": "Judge ${ text }"}]},
+            "write {{ text }} instead of {text}",
+        ),
+    ],
+)
+def test_a_prompt_without_a_field_is_a_warning(tmp_path: Path, prompt: dict[str, Any], fix: str) -> None:
+    found = constant_prompt_warning(spec(tmp_path, GOOD, **prompt))
+    assert found == f"the prompt has no field, so every event gets the same question: {fix}"
+
+
+def test_one_field_in_any_message_is_enough(tmp_path: Path) -> None:
+    parts = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "{{ text }}"}]
+    assert constant_prompt_warning(spec(tmp_path, GOOD, prompt=None, messages=parts)) is None
+    assert constant_prompt_warning(spec(tmp_path, GOOD)) is None
+    assert constant_prompt_warning(preset_spec("trends", ApplicationOptions("generator"))) is None
 
 
 def test_column_missing_in_some_files_is_a_doubt(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.cli import application
 from forebay.errors import SettingError
-from forebay.pipeline.load import ApplicationOptions, preset_spec, source_settings
+from forebay.pipeline.load import ApplicationOptions, load_pipeline, preset_spec, source_settings
 from forebay.records import Event
 
 
@@ -206,6 +207,57 @@ def test_a_source_that_is_neither_file_nor_folder_is_reported(
     os.mkfifo("fifo")
     with pytest.raises(SettingError, match=f"--source: expected a file or a folder, found {source}"):
         source_settings(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.parquet", b"PAR1\x15\x04", r"found x\.parquet: it is a Parquet file; save it as CSV"),
+        ("book.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "it is a document of an old office program; save it as"),
+        ("posts.zip", b"\x1f\x8b\x08", r"name it after its content, such as posts\.jsonl\.zip"),
+        ("posts", b'{"text": "a"}\n', r"found posts; if it has such content, name it so: posts\.jsonl"),
+        ("cut.zip", b"PK\x03\x04", "found cut.zip: File is not a zip file"),
+        ("empty/", b"", "found no file in empty"),
+    ],
+)
+def test_a_source_of_another_kind_is_explained(
+    name: str, content: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name.endswith("/"):
+        Path(name).mkdir()
+    else:
+        Path(name).write_bytes(content)
+    with pytest.raises(SettingError, match=said):
+        source_settings(name)
+
+
+def test_an_office_document_as_a_source_is_explained(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "book.xlsx", "w") as book:
+        book.writestr("[Content_Types].xml", "<Types/>")
+    with pytest.raises(SettingError, match="it is a document of an office program; save it as CSV first"):
+        source_settings(str(tmp_path / "book.xlsx"))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("https://example.com/a.csv", "found 'https://example.com/a.csv'; download the file first"),
+        ("kafka://localhost", "kafka://HOST:PORT/TOPIC, found 'kafka://localhost'$"),
+    ],
+)
+def test_a_url_as_a_source_is_explained(source: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        source_settings(source)
+
+
+def test_records_instead_of_a_pipeline_file_are_explained(tmp_path: Path) -> None:
+    file = tmp_path / "my posts.jsonl"
+    file.write_text('{"text": "a"}\n{"text": "b"}\n')
+    with pytest.raises(
+        SettingError, match=r"write a pipeline for it: forebay init --source '.*my posts\.jsonl'"
+    ):
+        load_pipeline(str(file))
 
 
 def test_a_source_that_cannot_be_read_is_reported() -> None:

@@ -297,6 +297,8 @@ def test_a_bad_file_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"found no .*nowhere; download it first"):
+        read_shape(tmp_path / "nowhere")
     with pytest.raises(SettingError, match="cannot be read"):
         read_shape(tmp_path)
     (tmp_path / "config.json").write_bytes(b" " * (1 << 20) + b"{}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -101,19 +102,21 @@ def _run(
     from forebay.engine.launch import ConsoleProgress, local_replicas
     from forebay.pipeline.inference import served_by
     from forebay.pipeline.load import parse_spec, set_values
-    from forebay.pipeline.preflight import check_secrets
+    from forebay.pipeline.preflight import check_secrets, constant_prompt_warning
     from forebay.pipeline.spec import PipelineSpec
 
     given = set_values(document, values, known_paths(PipelineSpec, document))
     console = errors_console()
     spec = parse_spec(document, base=Path.cwd(), name="forebay ask", given=given)
     check_secrets(spec, here=True)
+    if (warning := constant_prompt_warning(spec)) is not None:
+        print_line(console, f"warning: {warning}", style="yellow")
     _check_files(spec.capacity)
     with ExitStack() as stack:
         if not engine and spec.engine.replicas() is None:
             place = local_replicas(settings=load_settings(), progress=ConsoleProgress(console))
             engine = list(stack.enter_context(place))
-        served = served_by(spec, engine, lambda words, waited_s: print_line(console, words))
+        served = served_by(spec, engine, ChangesOnly(partial(print_line, console)))
         lines = sys.stdout
         if json is not None and json != STDOUT:
             lines = stack.enter_context(open(json, "w", encoding="utf-8"))
@@ -154,6 +157,19 @@ async def _answer(
                 writer.write(answer)
     finally:
         await handler.close()
+
+
+class ChangesOnly:
+    """A `Note` that passes on a text only if it differs from the one before."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._last = ""
+
+    def __call__(self, text: str, waited_s: float) -> None:
+        if text != self._last:
+            self._last = text
+            self._show(text)
 
 
 class _Writer:

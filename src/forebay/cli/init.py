@@ -87,11 +87,12 @@ def init(
     _refuse_doubtful(made(key=key))
     fields = fields_of(source)
     if reads_nothing(made()):
-        print_line(console, f"warning: {source} is empty, so its fields are unknown", style="yellow")
+        empty = "has no records yet" if fields else "is empty, so its fields are unknown"
+        print_line(console, f"warning: {source} {empty}", style="yellow")
     elif asks and fields:
         print_line(console, f"Fields: {', '.join(fields)}")
 
-    usual = "In one word, what is this about? {{ " + reference(text_field(fields)) + " }}"
+    usual = "In one word, what is this about? {{ " + reference(text_field(source, fields)) + " }}"
     question = "What to ask about each event"
     prompt = ask(prompt, question, usual, lambda text: _refuse_doubtful(made(prompt=text)))
     listed = ask(choices, "Allowed answers, separated by commas (empty: any text)", "", lambda _: None)
@@ -121,11 +122,8 @@ def _asked(question: str, default: str, check: Callable[[str], object]) -> str:
 
 
 def _refuse_doubtful(spec: PipelineSpec) -> None:
-    from forebay.engine.prompt import is_constant
-    from forebay.pipeline.preflight import first_record_warning
+    from forebay.pipeline.preflight import constant_prompt_warning, first_record_warning
 
-    if spec.prompt is not None and spec.prompt != NO_QUESTION and is_constant(spec.prompt):
-        why = "the prompt has no field, so every event would get the same question"
-        raise SettingError(f"forebay init: {why}: add one with {{{{ NAME }}}}")
-    if (problem := first_record_warning(spec)) is not None:
+    constant = None if spec.prompt == NO_QUESTION else constant_prompt_warning(spec)
+    if (problem := constant or first_record_warning(spec)) is not None:
         raise SettingError(f"forebay init: {problem}")

@@ -197,6 +197,7 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
 
         spec, errors = plan.spec, errors_console()
         print_doubt(spec, errors)
+        print_line(errors, "starting Flink" if plan.cluster is None else f"connecting to {plan.cluster}")
         one_each = spec.application is None
         written = OutputCounts(spec, None)
         page = page_of(plan, ui=ui is not None)
@@ -222,6 +223,8 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
     report(last, one_each=one_each, json=json, console=errors, limited=limited)
     if not last.results and last.dead_letters:
         show_lost(written.dead_letters(), errors, last.dead_letters, spec.dead_letters.summary())
+    elif last.dead_letters and (why := _why_lost(written.dead_letters())):
+        print_line(errors, f"most often {why}")
     if not last.results and not last.dead_letters and reads_nothing(spec):
         print_line(errors, f"nothing to read: {spec.source.summary()} is empty")
     for what, path in spec.directories().items():
@@ -287,10 +290,13 @@ def show_plan(plan: Plan, json: str | None) -> None:
 
 
 def print_doubt(spec: PipelineSpec, console: Console) -> None:
-    """Warn if the first records would all become dead letters or the source looks wrong."""
-    from forebay.pipeline.preflight import first_record_warning
+    """Warn if the prompt has no field, the first records would all become dead letters or the source looks
+    wrong.
+    """
+    from forebay.pipeline.preflight import constant_prompt_warning, first_record_warning
 
-    for warning in filter(None, (*spec.source.warnings(), first_record_warning(spec))):
+    checks = (constant_prompt_warning(spec), *spec.source.warnings(), first_record_warning(spec))
+    for warning in filter(None, checks):
         print_line(console, f"warning: {warning}", style="yellow")
 
 
@@ -306,8 +312,12 @@ def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str
 
 
 def _why_lost(letters: Iterable[bytes], only: str | None = None) -> str:
-    """The cause `only`, or the most frequent one, with its first detail; empty if there is no such letter."""
-    found = [read_json(line) for line in islice(letters, MAX_LOOKED_AT)]
+    """The cause `only`, or the most frequent one, with its first detail; empty if there is no such letter, or
+    none can be read.
+    """
+    found: list[Any] = []
+    with suppress(OSError, ForebayError):
+        found = [read_json(line) for line in islice(letters, MAX_LOOKED_AT)]
     if only is not None:
         found = [letter for letter in found if letter["cause"] == only]
     for cause, _ in Counter(letter["cause"] for letter in found).most_common(1):
@@ -319,9 +329,6 @@ def _why_lost(letters: Iterable[bytes], only: str | None = None) -> str:
 def _describe_losses(written: OutputCounts, where: str) -> Callable[[str], str]:
     def text(cause: str) -> str:
         # Those since the last checkpoint are not there yet.
-        with suppress(OSError, ForebayError):
-            if why := _why_lost(written.dead_letters(), cause):
-                return why
-        return f"{cause}, details in {where}"
+        return _why_lost(written.dead_letters(), cause) or f"{cause}, details in {where}"
 
     return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.records import Event
 
 if TYPE_CHECKING:
+    from forebay.connectors.files.source import Files
     from forebay.pipeline.spec import PipelineSpec
 
 FEEDS = {"wikimedia": "title", "jetstream": "text", "generator": "text"}
@@ -24,6 +26,7 @@ NO_NAMES = {"event", "key", "time_ms", "self", "not", "true", "false", "none", "
 LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 LOCAL = "local"
 LOOKED_AT_RECORDS = 20
+MAX_CHARS = 1000
 MAX_FIELDS = 50
 
 
@@ -51,27 +54,46 @@ def parsed(text: str, folder: Path) -> PipelineSpec:
 
 def fields_of(source: str) -> list[str]:
     """The field names in the first lines of a source; empty if unknown. Raises `SettingError`."""
-    from forebay.connectors.files.guess import files_with
     from forebay.connectors.files.reader import columns_at
-    from forebay.connectors.files.source import first_records
-    from forebay.pipeline.load import guesses_of, source_settings
 
     if source in FEEDS:
         return [FEEDS[source]]
-    settings = source_settings(source)
-    if settings["type"] == "kafka":
-        return []
-    config = files_with({**settings, **guesses_of(settings)})
-    if settings["type"] == "csv":
-        return [name for name in columns_at(config) if name][:MAX_FIELDS]
+    files = _files(source)
+    if files is not None and files.format.kind == "csv":
+        return [name for name in columns_at(files) if name][:MAX_FIELDS]
     found: dict[str, None] = {}
-    for record in islice(first_records(config), LOOKED_AT_RECORDS):
-        found.update(dict.fromkeys(record.fields if isinstance(record, Event) else ()))
+    for event in _first_events(files):
+        found.update(dict.fromkeys(event.fields))
     return list(found)[:MAX_FIELDS]
 
 
-def text_field(fields: Sequence[str]) -> str:
-    return next((name for name in TEXTS if name in fields), fields[0] if fields else "text")
+def text_field(source: str, fields: Sequence[str]) -> str:
+    """The one of `fields` to ask about: by its name, else with most letters in the first records."""
+    lower = {name.lower(): name for name in reversed(fields)}
+    named = next((lower[name] for name in TEXTS if name in lower), None)
+    if named is not None or len(fields) < 2:
+        return named or next(iter(fields), "text")
+    letters = Counter[str]()
+    for event in _first_events(_files(source)):
+        texts = {name: text[:MAX_CHARS] for name, text in event.fields.items() if isinstance(text, str)}
+        letters.update({name: sum(map(str.isalpha, text)) for name, text in texts.items()})
+    return max(fields, key=lambda name: letters[name])
+
+
+def _files(source: str) -> Files | None:
+    """None for Kafka."""
+    from forebay.connectors.files.guess import files_with
+    from forebay.pipeline.load import guesses_of, source_settings
+
+    settings = source_settings(source)
+    return None if settings["type"] == "kafka" else files_with({**settings, **guesses_of(settings)})
+
+
+def _first_events(files: Files | None) -> Iterator[Event]:
+    from forebay.connectors.files.source import first_records
+
+    records = iter(()) if files is None else first_records(files)
+    return (record for record in islice(records, LOOKED_AT_RECORDS) if isinstance(record, Event))
 
 
 def reference(field: str) -> str:

@@ -58,7 +58,15 @@ def load_pipeline(
             f"{', '.join(named)}: only for applications ({', '.join(applications)}); for a pipeline "
             f"file, edit it or use --set"
         )
-    return load_spec(Path(pipeline), settings)
+    try:
+        return load_spec(Path(pipeline), settings)
+    except SettingError as error:
+        from forebay.connectors.files.unpack import data_suffix
+
+        if data_suffix(Path(pipeline)) not in FILES:
+            raise
+        fix = f"forebay init --source {shlex.quote(pipeline)}"
+        raise SettingError(f"{error}; if it is a file of records, write a pipeline for it: {fix}") from None
 
 
 def _check_name(pipeline: str, applications: Sequence[str]) -> None:
@@ -102,7 +110,8 @@ def parse_spec(
 
 
 def set_values(document: dict[str, Any], settings: Iterable[str], known: Iterable[Where]) -> list[Where]:
-    """Put each `path.to.key=value` of `settings` into `document`; the last one wins. Returns their paths.
+    """Put each `path.to.key=value` of `settings` into `document`; the last one wins. Returns their paths,
+    or those of the mappings that hold only them.
 
     A value is parsed as JSON if possible, else it is text. Raises `SettingError`.
     """
@@ -121,11 +130,13 @@ def _set(document: dict[str, Any], setting: str, known: Iterable[Where]) -> Wher
     if len(path) > MAX_DEPTH:
         raise SettingError(f"--set: {name[:80]}: expected at most {MAX_DEPTH} levels, found {len(path)}")
     *above, last = path
+    given = tuple(path)
     at = document
     for depth, step in enumerate(above):
         inner = at.get(step)
         if inner is None:
             inner = at[step] = {}
+            given = min(given, tuple(path[: depth + 1]), key=len)
         if (*path[:depth], step) == ("engine",) and isinstance(inner, str | list):
             inner = at[step] = {"url": inner}
         if not isinstance(inner, dict):
@@ -139,7 +150,7 @@ def _set(document: dict[str, Any], setting: str, known: Iterable[Where]) -> Wher
         at[last] = orjson.loads(value)
     except orjson.JSONDecodeError:
         at[last] = value
-    return tuple(path)
+    return given
 
 
 def _path(name: str) -> list[str]:
@@ -244,12 +255,13 @@ def source_settings(source: str, option: str = "--source") -> dict[str, Any]:
     if topic is not None:
         return {"type": "kafka", "bootstrap": topic["bootstrap"], "topics": [topic["topic"]]}
     path = Path(source)
+    expected = f"expected a file or folder, one of {', '.join(SOURCES)}, or {TOPIC_FORM}"
+    if re.match(r"[a-z][a-z0-9]*://", source):
+        fix = "" if source.startswith("kafka:") else "; download the file first"
+        raise SettingError(f"{option}: {expected}, found {source[:200]!r}{fix}")
     try:
         if not path.exists():
-            raise SettingError(
-                f"{option}: there is no {path}; expected a file or folder, one of {', '.join(SOURCES)}, or "
-                f"{TOPIC_FORM}{suggestion(source, SOURCES)}"
-            )
+            raise SettingError(f"{option}: there is no {path}; {expected}{suggestion(source, SOURCES)}")
         if not (path.is_file() or path.is_dir()):
             raise SettingError(f"{option}: expected a file or a folder, found {path}, which is neither")
     except OSError as error:
@@ -257,12 +269,27 @@ def source_settings(source: str, option: str = "--source") -> dict[str, Any]:
     files = data_files(path)
     kinds = {str(FILES[suffix]): file for file in files if (suffix := data_suffix(file)) in FILES}
     if len(kinds) != 1:
-        found = " and ".join(map(str, kinds.values())) or path
+        found = " and ".join(map(str, kinds.values())) or (path if files else f"no file in {path}")
+        fix = "" if kinds or not files else _fix_of(files[0])
         raise SettingError(
-            f"{option}: expected files of one kind whose names end in {', '.join(FILES)}, found {found}"
+            f"{option}: expected files of one kind whose names end in {', '.join(FILES)}, found {found}{fix}"
         )
     [file] = kinds.values()
     return {**FILES[data_suffix(file)], "path": str(path.resolve())}
+
+
+def _fix_of(file: Path) -> str:
+    """What to do with a `file` whose name does not end in one of `FILES`."""
+    from forebay.connectors.files.unpack import PACKED_SUFFIXES, UNREADABLE, data_suffix, why_foreign
+
+    try:
+        if (foreign := why_foreign(file)) is not None:
+            return f": {foreign}"
+    except UNREADABLE as error:
+        return f": {error}"
+    if data_suffix(file) in PACKED_SUFFIXES:
+        return f"; name it after its content, such as {file.stem}.jsonl{file.suffix}"
+    return f"; if it has such content, name it so: {file.name}.jsonl or {file.name}.txt"
 
 
 def guesses_of(settings: Mapping[str, Any]) -> dict[str, Any]:

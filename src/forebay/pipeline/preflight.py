@@ -14,9 +14,10 @@ from typing import NamedTuple
 from forebay.clients.s3.client import S3Client, StoreAway
 from forebay.clients.s3.location import S3Path, uri_of
 from forebay.connectors.files.settings import CsvSource, FileSource, StdoutSink
+from forebay.connectors.files.unpack import foreign_format
 from forebay.connectors.formats import LINE_FEEDS
 from forebay.connectors.jars import installed_jar
-from forebay.engine.prompt import FieldMissing, fields_in, names_of
+from forebay.engine.prompt import FieldMissing, fields_in, is_constant, names_of
 from forebay.errors import SettingError, TemplateFailed
 from forebay.files import OTHERS, check_nobody_else_writes
 from forebay.pipeline.plan import Plan
@@ -109,6 +110,7 @@ def _nearest(folder: Path) -> Path:
     return there
 
 
+IN_BRACES = re.compile(r"\{\s*([A-Za-z_][\w.]*)\s*\}")
 MAX_RECORDS = 100
 MAX_CHARS = 300
 
@@ -140,10 +142,22 @@ def first_record_warning(spec: PipelineSpec) -> str | None:
     if isinstance(spec.source, CsvSource) and not letters and spec.source.has_one_header():
         raise SettingError(f"{first}; it is so in every row of {spec.source.path}")
     instead = ""
-    if len(letters) == len(found):
+    if letters and (foreign := foreign_format(letters[0].raw)) is not None:
+        first = foreign
+    elif len(letters) == len(found):
         tried = spec.source.delimiter if isinstance(spec.source, CsvSource) else None
         instead = likely_instead([letter.raw for letter in letters], tried)
     return f"source: {which} can be used: {first}{'; ' if instead else ''}{instead}"
+
+
+def constant_prompt_warning(spec: PipelineSpec) -> str | None:
+    """Explain that all events would get the same prompt, and how a field is written; None if they do not."""
+    parts = [spec.prompt] if spec.prompt is not None else [message.content for message in spec.messages]
+    if not parts or not all(map(is_constant, parts)):
+        return None
+    name = next((found[1] for part in parts if (found := IN_BRACES.search(part))), None)
+    fix = "add one with {{ NAME }}" if name is None else f"write {{{{ {name} }}}} instead of {{{name}}}"
+    return f"the prompt has no field, so every event gets the same question: {fix}"
 
 
 def reads_nothing(spec: PipelineSpec) -> bool:
@@ -222,7 +236,7 @@ def likely_instead(lines: Sequence[bytes], tried: str | None = None) -> str:
         return "it looks like a JSON array, and JSON lines have one object a line: jq -c '.[]' makes them"
     if first.startswith(b"{"):
         if first.endswith(b"}"):
-            return ""
+            return "" if tried is None else "it looks like JSON lines: use `type: jsonl`"
         return (
             "it looks like JSON over several lines, and JSON lines have one object a line: jq -c . makes them"
         )

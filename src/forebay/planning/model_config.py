@@ -73,6 +73,10 @@ def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
 
     Raises `SettingError` for a file that is missing, too large or wrong.
     """
+    if not path.exists():
+        raise SettingError(
+            f"model: expected a config.json or its folder on this machine, found no {path}; download it first"
+        )
     file = path / "config.json" if path.is_dir() else path
     data = read_bytes(file, MAX_CONFIG_BYTES, f"model: {file}")
     try:

@@ -29,6 +29,7 @@ from forebay.connectors.generator.posts import TOPICS
 from forebay.errors import MalformedRecord, SettingError
 from forebay.json_numbers import read_json
 from forebay.pipeline.load import FILES, guesses_of, parse_spec, source_settings
+from forebay.pipeline.preflight import likely_instead
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import JSON, DeadLetter, Event
 from forebay.settings import SecretRef
@@ -113,6 +114,7 @@ def demo_of(options: DemoOptions) -> Demo:
 def _source(options: DemoOptions) -> tuple[dict[str, JSON], str, str]:
     """The source, the field with the text, and what was guessed."""
     if options.input is None:
+        _refuse_input_options(options)
         scale = (options.events or EVENTS) / 300
         # Starts after a quarter of the events and contains half of them.
         burst = {"start_s": 4.0 * scale, "duration_s": 2.0 * scale, "topic": "outage"}
@@ -143,7 +145,7 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str, str]:
     names = ", ".join(record) or "it has none"
     text = _field(record, options.text_field, TEXT_FIELDS, "--text-field")
     if text is None:
-        raise SettingError(f"--text-field: expected one of the input's fields: {names}")
+        raise SettingError(f"--text-field: name the field with the text, one of the input's: {names}")
     source["limit"] = options.events or EVENTS
     time = _field(record, options.time_field, TIME_FIELDS, "--time-field")
     format = None if time is None else _time_format(record, time)
@@ -159,6 +161,17 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str, str]:
     return source, text, guess
 
 
+def _refuse_input_options(options: DemoOptions) -> None:
+    given = {
+        "--speed": options.speed,
+        "--text-field": options.text_field,
+        "--time-field": options.time_field,
+    }
+    named = ", ".join(name for name, value in given.items() if value is not None)
+    if named:
+        raise SettingError(f"{named}: only with --input, for events of your own")
+
+
 def _first_record(source: Mapping[str, Any]) -> dict[str, Any]:
     from forebay.connectors.files.guess import files_with
     from forebay.connectors.files.source import first_records
@@ -168,8 +181,13 @@ def _first_record(source: Mapping[str, Any]) -> dict[str, Any]:
     for record in records:
         if isinstance(record, Event):
             return dict(record.fields)
-    why = next((f": {record.detail}" for record in records if isinstance(record, DeadLetter)), "")
-    raise SettingError(f"--input: no event at the start of {source['path']}{why}")
+    letters = [record for record in records if isinstance(record, DeadLetter)]
+    why = f": {letters[0].detail}" if letters else ""
+    tried = source.get("delimiter", ",") if source["type"] == "csv" else None
+    instead = likely_instead([letter.raw for letter in letters], tried)
+    raise SettingError(
+        f"--input: no event at the start of {source['path']}{why}{'; ' if instead else ''}{instead}"
+    )
 
 
 def _field(record: dict[str, Any], asked: str | None, usual: tuple[str, ...], option: str) -> str | None:
@@ -177,7 +195,7 @@ def _field(record: dict[str, Any], asked: str | None, usual: tuple[str, ...], op
         return next((name for name in usual if name in record), None)
     if asked not in record:
         names = ", ".join(record) or "it has none"
-        raise SettingError(f"{option}: expected one of the input's fields, found {asked!r}: {names}")
+        raise SettingError(f"{option}: expected one of the input's fields ({names}), found {asked!r}")
     return asked
 
 

@@ -40,6 +40,8 @@ CERTIFICATE_FIXES = {
     64: OTHER_NAME,
 }
 """By OpenSSL's codes of failed verifications (`X509_V_ERR_…`)."""
+NO_TLS = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"))
+"""OpenSSL's reasons if the other side answers in plain text."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -262,8 +264,8 @@ class HttpServer:
             fix = CERTIFICATE_FIXES.get(getattr(error, "verify_code", 0), "")
             if fix == TRUST and self._tls is not tls_context():
                 fix = ""
-            if "WRONG_VERSION" in reason or "RECORD_LAYER" in reason:
-                fix = "does the server speak HTTPS? If not, write http:// in its URL"
+            if error.reason in NO_TLS:
+                fix = "the server does not use TLS: write http:// in its URL"
             shown = self._quote(reason.rstrip("."))
             raise Unreachable(f"{self.url}: no TLS connection ({shown}){fix and f'; {fix}'}") from None
         except UnicodeError:

@@ -27,6 +27,17 @@ MAGIC: tuple[tuple[re.Pattern[bytes], Packing], ...] = (
     (re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.S), "zstd"),
     (re.compile(rb"PK(?:\x03\x04|\x05\x06)"), "zip"),
 )
+FOREIGN = (
+    (b"PAR1", "a Parquet file"),
+    (b"Obj\x01", "an Avro file"),
+    (b"ORC", "an ORC file"),
+    (b"ARROW1", "an Arrow file"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"SQLite format 3", "an SQLite database"),
+    (b"\xd0\xcf\x11\xe0", "a document of an old office program"),
+    (b"%PDF-", "a PDF"),
+)
+"""First bytes of files that are not read. Some of them may begin a text, so this only explains a failure."""
 PACKED_SUFFIXES = (".gz", ".gzip", ".bz2", ".xz", ".zst", ".zip")
 HIDDEN = (".", "_")
 HEAD_BYTES = 16
@@ -44,9 +55,26 @@ MAX_MEMBERS = 10_000
 class UnreadableFile(OSError): ...
 
 
-def packing_of(path: str | Path) -> Packing | None:
+def _first_bytes(path: str | Path) -> bytes:
     with open(path, "rb") as file:
-        head = file.read(HEAD_BYTES)
+        return file.read(HEAD_BYTES)
+
+
+def foreign_format(head: bytes) -> str | None:
+    """Name the binary format of a file that begins with `head`, and what to do; None for others."""
+    found = next((name for magic, name in FOREIGN if head.startswith(magic)), None)
+    return None if found is None else f"it is {found}; save it as CSV or JSON lines first"
+
+
+def why_foreign(path: str | Path) -> str | None:
+    """As `foreign_format`, for a file. Raises one of `UNREADABLE`."""
+    if packing_of(path) == "zip":
+        members_of(path)
+    return foreign_format(_first_bytes(path))
+
+
+def packing_of(path: str | Path) -> Packing | None:
+    head = _first_bytes(path)
     return next((packing for magic, packing in MAGIC if magic.match(head)), None)
 
 
