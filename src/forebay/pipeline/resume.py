@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from forebay.clients.s3.client import StoreAway, StoreRefused
-from forebay.clients.s3.location import Location, below, within
+from forebay.clients.s3.location import Location, below, location_of, within
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
 from forebay.flink.checkpoints import Checkpoint, job_of
 from forebay.flink.job import end_job
@@ -213,6 +213,14 @@ def check_same_kafka(noted: str | None, kafka: str | None) -> None:
         )
 
 
+def folders_of(spec: PipelineSpec, state: RunState) -> list[Path]:
+    """The local folders of results, and those of earlier runs that still exist."""
+    places = map(location_of, spec.directories().values())
+    now = [place for place in places if isinstance(place, Path)]
+    before = [path for path in map(Path, state.folders) if path not in now and path.is_dir()]
+    return [*now, *before]
+
+
 def clean_logs(folder: Path) -> None:
     with suppress(FileNotFoundError):
         logs = sorted(folder.glob("flink-*"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -277,6 +285,7 @@ class RunRecord:
             ends=ready.ends,
             kafka=ready.kafka,
             topics=ready.topics,
+            folders=tuple(map(str, folders_of(spec, self.state))),
         )
         self._write()
         self._cleaner = CheckpointCleaner(self._store, attempt.job_id, restored)

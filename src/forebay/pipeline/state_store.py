@@ -245,6 +245,7 @@ class RunState(BaseModel):
     - `jvm`: process id and start time of an embedded cluster, `jvm_space` the `pid_space` of that id.
     - `ends`: end offsets at the first start. `topics`: all ids of each topic, oldest first; a fresh start
       keeps them.
+    - `folders`: local ones that its jobs wrote to. A restored job commits lines where they were written.
     - `writer`: the run that wrote the record to an object store. `lost`: results that the last job lost.
     """
 
@@ -266,6 +267,7 @@ class RunState(BaseModel):
     ends: tuple[tuple[str, int, int], ...] | None = None
     kafka: str | None = None
     topics: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    folders: tuple[str, ...] = ()
     lost: str | None = None
     writer: str | None = None
 
