@@ -57,9 +57,10 @@ class _Held:
 class StageFunction(KeyedProcessFunction):
     """Runs a stage per shard: takes messages keyed by `message_key`, emits messages of the next stage.
 
-    `open_stage` gets the `settings`, a dataclass or None, and the shard. If a restored job has other
-    settings, they apply to inputs after the restore: earlier ones are applied again with the settings that
-    their outputs were made with. With `wait_ms`, `close(0)` is called at most that long (wall clock) after an input. Outputs cause a
+    `open_stage` gets `settings`, a dataclass or None, and the shard. Other settings than before a restore
+    apply to later inputs only: with them, inputs that are applied again would have had other outputs.
+
+    With `wait_ms`, `close(0)` is called at most that long (wall clock) after an input. Outputs cause a
     checkpoint only if it `emits_results`. `open_now` counts a stage's unfinished items, for the gauge
     `OPEN_FINDINGS`.
     """

@@ -12,12 +12,12 @@ from forebay.connectors.files.sink import GrowingSinks
 from forebay.errors import SettingError
 from forebay.files import check_nobody_else_writes
 from forebay.flink.job import check_cluster
+from forebay.pipeline.fingerprint import check_fingerprint
 from forebay.pipeline.flink_process import FlinkLauncher
 from forebay.pipeline.messages import Preparation
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check
 from forebay.pipeline.resume import (
-    check_fingerprint,
     checkpoint_to_resume,
     clean_logs,
     end_orphan,
