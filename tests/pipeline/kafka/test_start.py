@@ -135,9 +135,3 @@ def test_only_the_platform_can_see_a_checkpoint(kafka: FakeKafka) -> None:
     begun = begin(spec(), {}, first=False, strict=False)
     assert len(begun.gaps) == 1
     assert not begun.start.watched
-
-
-def test_end_is_limited_to_the_topic() -> None:
-    now = KafkaStart(ends=(Place("a", 0, 5), Place("a", 1, 50)))
-    noted = (Place("a", 0, 9), Place("a", 1, 40), Place("gone", 0, 7))
-    assert now.end(noted) == (Place("a", 0, 5), Place("a", 1, 40))
