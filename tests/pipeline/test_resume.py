@@ -119,7 +119,7 @@ def test_a_resume_names_its_checkpoint_and_what_has_changed(place: Place) -> Non
     many = resolved(
         place.spec(**dict.fromkeys(("capacity", "timeout_s", "deadline_s", "shards"), 9), key="k", id="i")
     )
-    assert resume_text(checkpoint, state, many).endswith(", and 1 more")
+    assert resume_text(checkpoint, state, many).endswith("timeout_s 60.0 → 9.0, deadline_s")
     assert resume_text(checkpoint, RunState(), many) == "resuming from checkpoint chk-4"
 
 
@@ -394,6 +394,7 @@ def topics(**settings: Any) -> dict[str, Any]:
         ({"source": KAFKA}, {"source": {**KAFKA, "group": "g"}}, "source.group"),
         ({}, {"sink": {"type": "jsonl", "path": "s3://bucket/out"}}, "sink.path"),
         ({}, {"dead_letters": {"type": "jsonl", "path": "s3://bucket/out"}}, "dead_letters.path"),
+        ({}, {"flink": {"state.backend.type": "rocksdb"}}, "flink.state.backend.type"),
         ({"ordering": "key", "key": "a"}, {"ordering": "key", "key": "b"}, "key"),
         ({**BUDGET, "key": "a"}, {**BUDGET, "key": "b"}, "key"),
         (summary(), {**summary(), "key": "b"}, "key"),

@@ -61,6 +61,8 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
             for name, each in _below(key, sink.fingerprint()).items()
         },
         **_below("application", application),
+        # Flink finds out when it reads the checkpoint, and would restart the job again and again.
+        "flink.state.backend.type": spec.flink.get("state.backend.type", "null"),
         "application.type": "null" if spec.application is None else spec.application.type,
     }
 

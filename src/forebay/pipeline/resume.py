@@ -140,14 +140,15 @@ def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState)
 
 def resume_text(checkpoint: Location, state: RunState, settings: Mapping[str, Any]) -> str:
     changes = list(_changes(state.settings, settings)) if state.settings else []
-    more = f", and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
-    since = f"; changed since the last run: {', '.join(changes[:SHOWN_CHANGES])}{more}" if changes else ""
+    texts = [text if number < SHOWN_CHANGES else key for number, (key, text) in enumerate(changes)]
+    since = f"; changed since the last run: {', '.join(texts)}" if changes else ""
     taken_ms = 0 if state.completed is None else state.completed.triggered_ms
     taken = f" of {moment(taken_ms)} UTC" if taken_ms else ""
     return f"resuming from checkpoint {checkpoint.name}{taken}{since}"
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[str]:
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """Each with the path of its key; values only if they are short."""
     for key in {**before, **now}:
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -155,7 +156,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") 
         elif old != new:
             texts = [each if isinstance(each, str) else json.dumps(each) for each in (old, new)]
             short = all(len(text) <= CHANGE_CHARS and "\n" not in text for text in texts)
-            yield f"{path}{key} {texts[0]} → {texts[1]}" if short else f"{path}{key}"
+            yield f"{path}{key}", f"{path}{key} {texts[0]} → {texts[1]}" if short else f"{path}{key}"
 
 
 def _restored(store: StateStore, state: RunState) -> Location | None:
