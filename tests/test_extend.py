@@ -20,11 +20,11 @@ from forebay.errors import ForebayError, SettingError
 from forebay.fleet.policies import LeastRequests, make_policy
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
+from forebay.pipeline.fingerprint import fingerprint
 from forebay.pipeline.job_graph import runs_only_ours
 from forebay.pipeline.load import load_spec, parse_spec
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check_paths, check_secrets
-from forebay.pipeline.resume import fingerprint
 from forebay.settings import Settings
 
 ROOT = Path(__file__).parents[1]

@@ -281,6 +281,29 @@ def test_a_late_failure_ends_no_session_with_waiting_messages() -> None:
     assert [r.answer.get("turn", "end") for r in machine.results] == [1, 2]
 
 
+@pytest.mark.parametrize("event_time", [False, True])
+def test_session_gets_a_longer_idle_time_from_the_next_run(event_time: bool) -> None:
+    machine = sessions(event_time=event_time)
+
+    def wait(seconds: int) -> None:
+        ms = 1000 * seconds
+        machine.pass_time(wall_ms=ms, watermark_ms=ms if event_time else None)
+
+    converse(machine, "a", 0, "hello", time_ms=0)
+    machine.program = Sessions(budget_tokens=300, idle_s=90.0).program(event_time=event_time)
+    machine.restart()
+    wait(61)
+    assert len(machine.results) == 1
+    wait(90)
+    assert machine.results[-1].answer["ended"] == "idle"
+    converse(machine, "a", 1, "again", time_ms=91_000)
+    machine.program = Sessions(budget_tokens=300, idle_s=None).program(event_time=event_time)
+    machine.restart()
+    wait(10_000)
+    converse(machine, "a", 2, "still here", time_ms=10_000_000)
+    assert machine.results[-1].answer["turn"] == 2
+
+
 def test_session_without_a_turn_ends_without_an_output() -> None:
     machine = sessions()
     machine.event("a", 0, text="hello")

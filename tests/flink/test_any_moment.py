@@ -185,7 +185,7 @@ def test_topics_are_unaffected_by_faults(schedule: list[Action], count: int) -> 
     def operators(runs: Runs) -> list[Operator]:
         def make() -> StageFunction:
             return StageFunction(
-                lambda shard: TopicStage(job.settings.find, shard, NoEmbedding().embed, NoEmbedding.width),
+                lambda _, shard: TopicStage(job.settings.find, shard, NoEmbedding().embed, NoEmbedding.width),
                 shards=1,
                 next_shards=2,
                 wait_ms=500,
@@ -257,7 +257,7 @@ def test_trends_are_unaffected_by_faults(schedule: list[Action], count: int) -> 
         return post_bytes(event.time_ms, event.fields["text"])
 
     def operators(runs: Runs) -> list[Operator]:
-        def stage(make: Callable[[int], Stage], shards: int, next_shards: int) -> Operator:
+        def stage(make: Callable[[Any, int], Stage], shards: int, next_shards: int) -> Operator:
             return Operator(lambda: StageFunction(make, shards=shards, next_shards=next_shards), message_key)
 
         def clock() -> StreamClock:
@@ -265,9 +265,9 @@ def test_trends_are_unaffected_by_faults(schedule: list[Action], count: int) -> 
 
         return [
             Operator(clock, lambda _: flink_keys(1)[0], one_subtask=True, late_ms=0),
-            stage(lambda shard: CountStage(find, shard, shards), shards, shards),
-            stage(lambda shard: RateStage(find, shards), shards, 1),
-            stage(lambda shard: BookStage(find), 1, 1),
+            stage(lambda _, shard: CountStage(find, shard, shards), shards, shards),
+            stage(lambda _, shard: RateStage(find, shards), shards, 1),
+            stage(lambda _, shard: BookStage(find), 1, 1),
         ]
 
     events = [

@@ -114,7 +114,7 @@ def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path 
         return one.raw
 
     def kept(name: str, *, due: bool) -> Any:
-        return lambda _: Collects(name, folder / "taken", due=due)
+        return lambda *_: Collects(name, folder / "taken", due=due)
 
     events = lines.map(event, BYTES)
     told = folder / f"left-{run}"

@@ -148,7 +148,7 @@ def test_one_shards_timer_serves_all_shards_of_a_stage(
     first, second = flink_keys(2)
 
     def make() -> StageFunction:
-        return StageFunction(lambda shard: Closes(), shards=2, next_shards=1, wait_ms=500)
+        return StageFunction(lambda _, shard: Closes(), shards=2, next_shards=1, wait_ms=500)
 
     texts = [(message(key, b"text"), None) for key in (first, second)]
     run = Chain([Operator(make, message_key)], texts, clock)

@@ -63,7 +63,7 @@ def test_restored_window_closes_before_its_distant_timer(tmp_path: Path, flink_l
         env = flink_environment(config)
         events = file_source(env, Files(tmp_path / "in", Format(), follow=True, every_s=0.05))
         messages = events.map(lambda data: message(key, decode(data).raw), BYTES)
-        function = StageFunction(lambda _: Waiting(), shards=1, next_shards=1, wait_ms=wait_ms)
+        function = StageFunction(lambda *_: Waiting(), shards=1, next_shards=1, wait_ms=wait_ms)
         given = staged(messages, function, parallelism=1, name="waiting")
         jsonl_sink(given.map(lambda data: payload(data).decode(), Types.STRING()), JsonlFiles(out))
         return env.execute_async("test")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgpack
 import pytest
 from tests.harness.metric_group import Group
 
+from forebay.codec import pack_state
 from forebay.errors import ForebayError
 from forebay.flink import stages
 from forebay.flink.shards import flink_keys
@@ -48,8 +50,12 @@ class Numbers:
 
 class State:
     def __init__(self) -> None:
-        self.snapshot: bytes | None = None
+        self.values: dict[str, bytes] = {}
         self.log: list[bytes] = []
+
+    @property
+    def snapshot(self) -> bytes | None:
+        return self.values.get("snapshot")
 
     @property
     def size(self) -> int:
@@ -66,9 +72,10 @@ class Context:
     def get_metrics_group(self) -> Group:
         return self.metrics
 
-    def get_state(self, _descriptor: Any) -> Any:
+    def get_state(self, descriptor: Any) -> Any:
+        name, values = descriptor.get_name(), self.state.values
         return SimpleNamespace(
-            value=lambda: self.state.snapshot, update=lambda data: setattr(self.state, "snapshot", data)
+            value=lambda: values.get(name), update=lambda data: values.__setitem__(name, data)
         )
 
     def get_list_state(self, _descriptor: Any) -> Any:
@@ -97,7 +104,7 @@ def _keys_without_flink(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(state: State, *, size: int = 10, now_ms: int = 0, **options: Any) -> tuple[StageFunction, Context]:
-    function = StageFunction(lambda shard: Numbers(size), shards=2, next_shards=2, **options)
+    function = StageFunction(lambda _, shard: Numbers(size), shards=2, next_shards=2, **options)
     context = Context(state, now_ms)
     function.open(context)
     return function, context
@@ -125,6 +132,60 @@ def test_messages_are_keyed_by_shard() -> None:
     assert (message_key(closed), payload(closed)) == (flink_keys(2)[1], b"10 at 1000")
     assert context.event_timers == {999, END_OF_INPUT_MS}
     assert [payload(each) for each in function.on_timer(END_OF_INPUT_MS, context)] == [b"end"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    least: int
+    named: tuple[str, ...] = ("a", "b")
+
+
+class Reached:
+    """Reports once that its sum has reached a limit."""
+
+    def __init__(self, limits: Limits, shard: int) -> None:
+        self.limits = limits
+        self.sum, self.reported = 0, False
+
+    def take(self, data: bytes) -> list[tuple[int, bytes]]:
+        self.sum += int(data)
+        if self.reported or self.sum < self.limits.least:
+            return []
+        self.reported = True
+        return [(0, b"reached %d" % self.limits.least)]
+
+    def due_ms(self, data: bytes) -> None:
+        return None
+
+    def to_bytes(self) -> bytes:
+        return b"%d %d" % (self.sum, self.reported)
+
+    def restore(self, data: bytes) -> None:
+        self.sum, self.reported = (int(each) for each in data.split())
+
+
+@pytest.mark.parametrize("log_bytes", [1, 1 << 16])
+def test_other_settings_lose_and_repeat_no_output(monkeypatch: pytest.MonkeyPatch, log_bytes: int) -> None:
+    """Inputs since the snapshot are applied again without their outputs, which new settings would change."""
+    monkeypatch.setattr(stages, "MIN_LOG_BYTES", log_bytes)
+    state, outputs = State(), []
+    for least, numbers in ((100, [40, 20]), (50, [1]), (50, [1]), (200, [300])):
+        function = StageFunction(Reached, Limits(least), shards=2, next_shards=2)
+        context = Context(state)
+        function.open(context)
+        outputs.append([payload(each) for number in numbers for each in take(function, context, number)])
+    assert outputs == [[], [b"reached 50"], [], []]
+    assert function._settings_before() == Limits(200)
+
+
+def test_settings_of_another_form_are_rejected() -> None:
+    state = State()
+    state.values["settings"] = pack_state({"most": 3})
+    function = StageFunction(Reached, Limits(1), shards=2, next_shards=2)
+    context = Context(state)
+    function.open(context)
+    with pytest.raises(ForebayError, match="the checkpoint's settings of a shard"):
+        take(function, context, 1)
 
 
 @pytest.mark.heavy
@@ -210,7 +271,7 @@ def test_restored_windows_close_in_time_despite_old_timers(before_ms: int) -> No
 )
 def test_state_of_another_form_is_rejected(snapshot: bytes) -> None:
     state = State()
-    state.snapshot = snapshot
+    state.values["snapshot"] = snapshot
     function, context = opened(state)
     with pytest.raises(ForebayError, match="the checkpoint's state of a shard"):
         take(function, context, 1)

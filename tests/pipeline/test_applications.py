@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from forebay.errors import SettingError
+from forebay.pipeline.fingerprint import fingerprint
 from forebay.pipeline.inference import served_by
 from forebay.pipeline.load import ApplicationOptions, parse_spec, preset_spec
-from forebay.pipeline.resume import fingerprint
 
 DATA: dict[str, Any] = {
     "name": "p",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,20 +22,18 @@ from tests.harness.operators import complete_checkpoint
 
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import END_MARK, checkpoints_of
+from forebay.pipeline.fingerprint import check_same_kafka, fingerprint, traits_to_record
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.plan import resolved
 from forebay.pipeline.resume import (
     KEPT_LOGS,
     CheckpointCleaner,
-    check_same_kafka,
     checkpoint_to_resume,
     clean_logs,
     end_orphan,
-    fingerprint,
     forget,
     found_state,
     resume_text,
-    traits_to_record,
 )
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import Completed, LocalStore, RunState, read_state, write_state
@@ -120,7 +119,7 @@ def test_a_resume_names_its_checkpoint_and_what_has_changed(place: Place) -> Non
     many = resolved(
         place.spec(**dict.fromkeys(("capacity", "timeout_s", "deadline_s", "shards"), 9), key="k", id="i")
     )
-    assert resume_text(checkpoint, state, many).endswith(", and 1 more")
+    assert resume_text(checkpoint, state, many).endswith("timeout_s 60.0 → 9.0, deadline_s")
     assert resume_text(checkpoint, RunState(), many) == "resuming from checkpoint chk-4"
 
 
@@ -153,10 +152,13 @@ def test_job_without_a_checkpoint_restarts_from_its_start(place: Place) -> None:
 
 
 def test_offsets_of_another_kafka_are_rejected() -> None:
-    for noted, kafka in ((None, "A"), ("A", "A"), ("A", None)):
-        check_same_kafka(noted, kafka)
-    with pytest.raises(SettingError, match="Kafka cluster A, this one is B"):
-        check_same_kafka("A", "B")
+    read, written = RunState(kafka="A"), RunState(sink_kafka={"dead_letters": "A"})
+    for state, kafka in ((RunState(), {"source": "A"}), (read, {"source": "A", "sink": "B"}), (read, {})):
+        check_same_kafka(state, kafka)
+    with pytest.raises(SettingError, match=r"source\.bootstrap: .* offsets of Kafka cluster A, this"):
+        check_same_kafka(read, {"source": "B"})
+    with pytest.raises(SettingError, match=r"dead_letters\.bootstrap: .* transactions of Kafka cluster A"):
+        check_same_kafka(written, {"sink": "A", "dead_letters": "B"})
 
 
 @pytest.mark.parametrize("seen", [False, True])
@@ -366,6 +368,81 @@ def test_partly_read_file_keeps_its_format(place: Place) -> None:
         place.prepare(source={**source, "encoding": "utf-16"})
     with pytest.raises(SettingError, match=r"source\.columns: expected \['text'\], .* found None"):
         place.prepare(source={**source, "columns": None})
+
+
+CSV = {"type": "csv", "path": "in.csv"}
+KAFKA = {"type": "kafka", "bootstrap": "k:1", "topics": ["in"]}
+BUDGET = {"prices": {"*": {"prompt": 1, "completion": 1}}, "budget": {"per_key_per_day": 1}}
+
+
+def summary(**settings: Any) -> dict[str, Any]:
+    application = {"type": "summary", **settings}
+    times = {"event_time": {}, "source": {"type": "jsonl", "path": "in.jsonl", "time": "at"}}
+    return {"application": application, "prompt": None, "key": "k", **times}
+
+
+def topics(**settings: Any) -> dict[str, Any]:
+    return {"application": {"type": "topics", **settings}, "prompt": None, "key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "key"),
+    [
+        ({}, {"source": {"type": "jsonl", "path": "in.jsonl", "limit": 9}}, "source.limit"),
+        ({"source": CSV}, {"source": {**CSV, "delimiter": ";"}}, "source.delimiter"),
+        ({"source": KAFKA}, {"source": {**KAFKA, "start": "latest"}}, "source.start"),
+        ({"source": KAFKA}, {"source": {**KAFKA, "group": "g"}}, "source.group"),
+        ({}, {"sink": {"type": "jsonl", "path": "s3://bucket/out"}}, "sink.path"),
+        ({}, {"dead_letters": {"type": "jsonl", "path": "s3://bucket/out"}}, "dead_letters.path"),
+        ({}, {"flink": {"state.backend.type": "rocksdb"}}, "flink.state.backend.type"),
+        ({"ordering": "key", "key": "a"}, {"ordering": "key", "key": "b"}, "key"),
+        ({**BUDGET, "key": "a"}, {**BUDGET, "key": "b"}, "key"),
+        (summary(), {**summary(), "key": "b"}, "key"),
+        (topics(topic_shards=2), {**topics(topic_shards=2), "key": "b"}, "key"),
+        (topics(), topics(labels=False), "application.labels"),
+        (summary(), summary(window="sliding"), "application.window"),
+        (summary(), summary(size_s=60.0), "application.size_s"),
+        (summary(window="sliding"), summary(window="sliding", step_s=450.0), "application.step_s"),
+        (summary(window="session"), summary(window="session", gap_s=60.0), "application.gap_s"),
+        (summary(), summary(late="correct"), "application.late"),
+        (summary(late="correct"), summary(late="correct", allowed_s=60.0), "application.allowed_s"),
+    ],
+)
+def test_settings_that_state_depends_on_are_refused(
+    place: Place, before: dict[str, Any], now: dict[str, Any], key: str
+) -> None:
+    place.started(JOB_A, **before)
+    place.checkpoint(JOB_A, 1)
+    assert place.prepare(**before) is not None
+    with pytest.raises(SettingError, match=rf"^{re.escape(key)}: expected .*, as in the checkpoint, found"):
+        place.prepare(**now)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"key": "a"}, {"key": "b", "id": "i"}),
+        ({}, {"sink": {"type": "jsonl", "path": "other"}}),
+        (topics(labels=False), topics(birth_texts=4, idle_s=60.0)),
+        (topics(), {**topics(), "key": "b"}),
+        (summary(), summary(gap_s=9.0, step_s=9.0, late="side", allowed_s=9.0, chunk_tokens=300)),
+        (summary(window="rolling"), summary(window="rolling", every_s=9.0, size_s=9.0)),
+    ],
+)
+def test_other_settings_are_taken_over(place: Place, before: dict[str, Any], now: dict[str, Any]) -> None:
+    place.started(JOB_A, **before)
+    place.checkpoint(JOB_A, 1)
+    assert place.prepare(**now) is not None
+
+
+def test_state_of_another_pipeline_is_refused(place: Place) -> None:
+    state = {"checkpoint": {"dir": ".forebay/p/checkpoints"}}
+    place.started(JOB_A, **state)
+    place.checkpoint(JOB_A, 1)
+    with pytest.raises(
+        SettingError, match=r"^name: the state in .* is that of pipeline 'p', found 'q': keep"
+    ):
+        place.prepare(**state, name="q")
 
 
 KEYED = {"ordering": "key", "key": "{{ user }}"}

@@ -373,6 +373,22 @@ def test_lines_left_by_a_kill_are_added_before_it_is_called_finished(bench: Benc
     assert [path.name for path in folder.glob("part-*")] == ["part-0a-0.jsonl"]
 
 
+def test_lines_committed_to_an_earlier_folder_are_added(bench: Bench) -> None:
+    def killed() -> str:
+        raise KeyboardInterrupt
+
+    bench.looks = [killed]
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    bench.document = {"sink": {"type": "jsonl", "path": "other"}}
+    for number in range(2):
+        (bench.folder / "out" / f".new-0a-1c-2d-{number}.jsonl").write_text("{}\n")
+        bench.looks = [killed]
+        with pytest.raises(KeyboardInterrupt):
+            bench.run()
+        assert (bench.folder / "out" / "part-0a-0.jsonl").read_text() == "{}\n" * (number + 1)
+
+
 def test_run_whose_last_lines_cannot_be_added_fails(bench: Bench) -> None:
     bench.monkeypatch.setattr(GrowingSinks, "finish", lambda self: "No space left on device")
     with pytest.raises(PipelineFailed, match="last lines are not in the sink yet: No space left"):

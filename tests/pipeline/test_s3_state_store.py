@@ -14,6 +14,7 @@ from forebay.clients.s3.location import S3Path
 from forebay.clients.s3.lock import Fenced, HeldLock, Lock, encode_lock
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import END_MARK, END_NOTE, HEADER, MARK, MAX_DRAINS, NEWEST_VERSION, Contents
+from forebay.pipeline.fingerprint import fingerprint
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check_paths
@@ -22,7 +23,6 @@ from forebay.pipeline.resume import (
     CheckpointCleaner,
     checkpoint_to_resume,
     end_orphan,
-    fingerprint,
     forget,
     found_state,
 )

@@ -59,6 +59,11 @@ class ApplicationSettings(Model):
     preset: ClassVar[Preset] = Preset()
 
     @property
+    def state_by_key(self) -> bool:
+        """Whether another `key` of the pipeline would not find the state."""
+        return self.needs_key
+
+    @property
     def asks_model(self) -> bool:
         return True
 

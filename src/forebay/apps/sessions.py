@@ -197,9 +197,17 @@ class Conversation(Program[Session]):
         return Step(state, letter=failure, timers=self._timers(state, now))
 
     def on_timer(self, state: Session, name: str, time_ms: int, now: Moment) -> Step[Session]:
+        clock, idle_s = self.settings.clock, self.settings.idle_s
+        if idle_s is None:
+            return Step(state)
+        now_ms = now.wall_ms if clock == "wall" else now.watermark_ms
+        early = now_ms is None or now_ms < time_ms
+        due_ms = time_ms if state.last_ms is None else state.last_ms + round(idle_s * 1000)
+        if now_ms is not None and time_ms <= now_ms < due_ms:
+            # The timer is of a run with a shorter `idle_s`.
+            return Step(state, timers={IDLE: Timer(due_ms, clock)})
         # At the end of the input, timers fire early; event time is over by then.
-        early = self.settings.clock == "wall" and now.wall_ms < time_ms
-        ended = self._end(state, now.key, INPUT if early else IDLE)
+        ended = self._end(state, now.key, INPUT if early and clock == "wall" else IDLE)
         return Step(None, outputs=(ended,) if state.count else ())
 
     def save(self, state: Session) -> JSON:

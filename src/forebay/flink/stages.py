@@ -7,7 +7,7 @@ so a stage must be deterministic.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from pyflink.common import Types
 from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
-from forebay.codec import pack_state, unpack_state
+from forebay.codec import DAMAGED, damaged, pack_state, unpack_state
 from forebay.flink.job_marks import ActivityMarks
 from forebay.flink.jvm_task import held_keys, number_gauge
 from forebay.flink.metric_names import GROUP, OPEN_FINDINGS
@@ -24,6 +24,7 @@ from forebay.flink.types import BYTES, END_OF_INPUT_MS, SET_BACK_MS, STATE
 
 MIN_LOG_BYTES = 1 << 16
 INPUT, CLOSED, WAITED, FINISHED = range(4)
+SETTINGS = "settings of a shard"
 
 
 class Stage(Protocol):
@@ -56,6 +57,9 @@ class _Held:
 class StageFunction(KeyedProcessFunction):
     """Runs a stage per shard: takes messages keyed by `message_key`, emits messages of the next stage.
 
+    `open_stage` gets `settings`, a dataclass or None, and the shard. Other settings than before a restore
+    apply to later inputs only: with them, inputs that are applied again would have had other outputs.
+
     With `wait_ms`, `close(0)` is called at most that long (wall clock) after an input. Outputs cause a
     checkpoint only if it `emits_results`. `open_now` counts a stage's unfinished items, for the gauge
     `OPEN_FINDINGS`.
@@ -63,7 +67,8 @@ class StageFunction(KeyedProcessFunction):
 
     def __init__(
         self,
-        open_stage: Callable[[int], Stage],
+        open_stage: Callable[[Any, int], Stage],
+        settings: Any = None,
         *,
         shards: int,
         next_shards: int,
@@ -73,6 +78,7 @@ class StageFunction(KeyedProcessFunction):
         open_now: Callable[[Any], int] | None = None,
     ) -> None:
         self._open_stage = open_stage
+        self._settings = settings
         self._shards = shards
         self._next_shards = next_shards
         self._emits_results = emits_results
@@ -83,6 +89,7 @@ class StageFunction(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         self._snapshot = runtime_context.get_state(ValueStateDescriptor("snapshot", STATE))
         self._log = runtime_context.get_list_state(ListStateDescriptor("since", STATE))
+        self._made_with = runtime_context.get_state(ValueStateDescriptor("settings", STATE))
         self._held: dict[int, _Held] = {}
         self._marks = ActivityMarks(runtime_context)
         if self._open_now is not None:
@@ -170,7 +177,8 @@ class StageFunction(KeyedProcessFunction):
         return max(MIN_LOG_BYTES, min(snapshot_bytes, self._most_log_bytes or snapshot_bytes))
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> _Held:
-        held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), MIN_LOG_BYTES)
+        before = self._settings_before()
+        held = self._held[key] = _Held(self._open_stage(before, self._shard_of[key]), MIN_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:
             (snapshot,) = unpack_state(found, "state of a shard")
@@ -179,11 +187,35 @@ class StageFunction(KeyedProcessFunction):
         for packed in self._log.get() or ():
             held.log_bytes += len(packed)
             _done(held.stage, unpack_state(packed, "inputs of a shard"))
+        if before != self._settings:
+            snapshot = held.stage.to_bytes()
+            held.stage = self._open_stage(self._settings, self._shard_of[key])
+            held.stage.restore(snapshot)
+            self._made_with.update(_settings_bytes(self._settings))
+            self._compact(held)
         self._report_open()
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         # A restored timer fires at once, and is not one of this run.
         self._wait(held, ctx)
         return held
+
+    def _settings_before(self) -> Any:
+        made_with = self._made_with.value()
+        if made_with is None:
+            self._made_with.update(_settings_bytes(self._settings))
+            return self._settings
+        (values,) = unpack_state(made_with, SETTINGS)
+        if values is None:
+            return None
+        try:
+            tuples = {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
+            return replace(self._settings, **{**values, **tuples})
+        except DAMAGED as error:
+            raise damaged(SETTINGS, error) from None
+
+
+def _settings_bytes(settings: Any) -> bytes:
+    return pack_state(None if settings is None else asdict(settings))
 
 
 def _done(stage: Stage, entry: Any) -> list[tuple[int, bytes]]:

@@ -37,6 +37,7 @@ from forebay.pipeline.checkpoint_loop import (
     JobActivity,
     processor_s,
 )
+from forebay.pipeline.fingerprint import check_same_kafka, fingerprint
 from forebay.pipeline.inference import Served
 from forebay.pipeline.job_graph import build
 from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
@@ -55,7 +56,6 @@ from forebay.pipeline.messages import (
     Skipped,
     StopRequests,
 )
-from forebay.pipeline.resume import check_same_kafka, fingerprint
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import number_of
@@ -86,7 +86,7 @@ class JobAttempt:
         self._order = order
         self._report = report
         self._stop_requests = stop_requests
-        self._kafka: str | None = None
+        self._kafka: dict[str, str] = {}
         self._topics = KafkaStart()
         self._activity: WatchedActivity | None = None
 
@@ -97,12 +97,13 @@ class JobAttempt:
         """
         order, spec = self._order, self._order.plan.spec
         self._kafka = await_brokers(spec, lambda text, waited_s: self._report(AwaitsKafka(text, waited_s)))
+        if order.restore_from is not None:
+            check_same_kafka(order.state, self._kafka)
         recovered = end_transactions(spec, order.state, order.restore_from, chosen=order.chosen)
         if recovered.reason:
             order = self._order = replace(order, restore_from=recovered.checkpoint)
             self._report(ResumesEarlier(str(recovered.checkpoint), recovered.reason))
         if order.restore_from is not None:
-            check_same_kafka(order.state.kafka, self._kafka)
             topics = order.state.topics
             self._begin_at(resumed(spec, order.restore_from, topics, order.job_id, chosen=order.chosen))
 
@@ -222,12 +223,11 @@ class JobAttempt:
 
     def _ends(self) -> tuple[Place, ...]:
         spec, state = self._order.plan.spec, self._order.state
-        noted = None if state.ends is None else tuple(Place(*end) for end in state.ends)
         first = False
         if self._order.restore_from is None:
-            first = self._order.fresh or noted is None or state.traits != fingerprint(spec)
+            first = self._order.fresh or state.ends is None or state.traits != fingerprint(spec)
             self._begin_at(begin(spec, state.topics, first=first))
-        return self._topics.ends if first or noted is None else self._topics.end(noted)
+        return self._topics.ends if first else self._topics.ends_of(state)
 
     def _begin_at(self, topics: KafkaStart) -> None:
         self._topics = topics

@@ -94,12 +94,12 @@ class NewTopics:
 class Ready:
     """The job is built, and is submitted once this report is recorded.
 
-    `jvm`: process id and start time. `ends`: the topics' ends at the first start. `topics`: all ids, past
-    ones too.
+    `jvm`: process id and start time. `kafka`: ids of clusters by key. `ends`: the topics' ends at the first
+    start. `topics`: all ids, past ones too.
     """
 
     jvm: tuple[int, float]
-    kafka: str | None = None
+    kafka: dict[str, str] = field(default_factory=dict)
     ends: tuple[tuple[str, int, int], ...] = ()
     topics: dict[str, tuple[str, ...]] = field(default_factory=dict)
     rest_port: int | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -12,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from forebay.clients.s3.client import StoreAway, StoreRefused
-from forebay.clients.s3.location import Location, below, within
+from forebay.clients.s3.location import Location, below, location_of, within
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
 from forebay.flink.checkpoints import Checkpoint, job_of
 from forebay.flink.job import end_job
 from forebay.flink.rest import FlinkRest
 from forebay.pages.units import moment
+from forebay.pipeline.fingerprint import check_fingerprint, check_name, traits_to_record
 from forebay.pipeline.messages import Ready
 from forebay.pipeline.plan import resolved
 from forebay.pipeline.spec import PipelineSpec
@@ -117,6 +117,7 @@ def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState)
     replaced by an older one, which would duplicate results. Raises `SettingError` for that, for lost results,
     a finished pipeline, and changed settings.
     """
+    check_name(spec, store.home, state)
     if state.lost is not None:
         raise SettingError(f"the last run of pipeline {spec.name!r} lost results. {state.lost}")
     found = None if state.job is None else newest_of(store, state.job)
@@ -137,34 +138,17 @@ def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState)
     return checkpoint
 
 
-def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
-    if state.traits is None:
-        return
-    for key, value in fingerprint(spec).items():
-        if key in state.traits and value != state.traits[key] and key not in unfingerprinted(spec):
-            raise SettingError(
-                f"{key}: expected {state.traits[key]}, as in the checkpoint, found {value}; the checkpoint "
-                f"cannot be resumed with it (--fresh starts over)"
-            )
-    first, last = state.traits.get("shards"), state.settings.get("shards")
-    if first != last is not None and "shards" not in unfingerprinted(spec):
-        raise SettingError(
-            f"shards: the last run had {last}, and calls in flight are where that number put them: run it "
-            f"with shards: {first} and without ordering: key and budget until those are answered, then stop "
-            f"it and add them (or start over with --fresh)"
-        )
-
-
 def resume_text(checkpoint: Location, state: RunState, settings: Mapping[str, Any]) -> str:
     changes = list(_changes(state.settings, settings)) if state.settings else []
-    more = f", and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
-    since = f"; changed since the last run: {', '.join(changes[:SHOWN_CHANGES])}{more}" if changes else ""
+    texts = [text if number < SHOWN_CHANGES else key for number, (key, text) in enumerate(changes)]
+    since = f"; changed since the last run: {', '.join(texts)}" if changes else ""
     taken_ms = 0 if state.completed is None else state.completed.triggered_ms
     taken = f" of {moment(taken_ms)} UTC" if taken_ms else ""
     return f"resuming from checkpoint {checkpoint.name}{taken}{since}"
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[str]:
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """Each with the path of its key; values only if they are short."""
     for key in {**before, **now}:
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -172,12 +156,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") 
         elif old != new:
             texts = [each if isinstance(each, str) else json.dumps(each) for each in (old, new)]
             short = all(len(text) <= CHANGE_CHARS and "\n" not in text for text in texts)
-            yield f"{path}{key} {texts[0]} → {texts[1]}" if short else f"{path}{key}"
-
-
-def unfingerprinted(spec: PipelineSpec) -> set[str]:
-    bound = spec.ordering == "key" or spec.application is not None or spec.budget is not None
-    return {"ordering"} if bound else {"ordering", "shards"}
+            yield f"{path}{key}", f"{path}{key} {texts[0]} → {texts[1]}" if short else f"{path}{key}"
 
 
 def _restored(store: StateStore, state: RunState) -> Location | None:
@@ -205,12 +184,12 @@ def _whole(store: StateStore, newest: Checkpoint[Location], completed: Completed
     return newest.path
 
 
-def check_same_kafka(noted: str | None, kafka: str | None) -> None:
-    if None not in (noted, kafka) and noted != kafka:
-        raise SettingError(
-            f"source.bootstrap: the checkpoint holds offsets of Kafka cluster {noted}, "
-            f"this one is {kafka}; --fresh starts over"
-        )
+def folders_of(spec: PipelineSpec, state: RunState) -> list[Path]:
+    """The local folders of results, and those of earlier runs that still exist."""
+    places = map(location_of, spec.directories().values())
+    now = [place for place in places if isinstance(place, Path)]
+    before = [path for path in map(Path, state.folders) if path not in now and path.is_dir()]
+    return [*now, *before]
 
 
 def clean_logs(folder: Path) -> None:
@@ -218,38 +197,6 @@ def clean_logs(folder: Path) -> None:
         logs = sorted(folder.glob("flink-*"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in logs[KEPT_LOGS:]:
             path.unlink()
-
-
-def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
-    """Settings that must not change when a job resumes, and `unfingerprinted` ones."""
-    application = {} if spec.application is None else spec.application.fingerprint()
-    return {
-        "ordering": spec.ordering,
-        "shards": spec.shards,
-        "event_time": "set" if spec.event_time else "null",
-        "source.replay": "set" if getattr(spec.source, "replay", None) else "null",
-        **_below("source", spec.source.fingerprint()),
-        **_below("sink", spec.sink.fingerprint()),
-        "dead_letters.type": spec.dead_letters.type,
-        "assignments.type": "null" if spec.assignments is None else spec.assignments.type,
-        **_below("application", application),
-        "application.type": "null" if spec.application is None else spec.application.type,
-    }
-
-
-def traits_to_record(spec: PipelineSpec, resumed: RunState) -> dict[str, Any]:
-    """The number of shards stays that of the first run: Flink finds state by a uid that includes it."""
-    kept = resumed.traits or {}
-    return fingerprint(spec) | {key: kept[key] for key in ("shards",) if key in kept}
-
-
-def _below(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """URLs are replaced by their hashes because they may contain secrets."""
-    return {f"{key}.{name}": _hash(value) if name == "url" else value for name, value in values.items()}
-
-
-def _hash(url: object) -> str:
-    return "one with the hash " + hashlib.blake2b(str(url).encode(), digest_size=8).hexdigest()
 
 
 class RunRecord:
@@ -275,8 +222,14 @@ class RunRecord:
             cluster=attempt.plan.cluster,
             rest_port=ready.rest_port,
             ends=ready.ends,
-            kafka=ready.kafka,
+            kafka=ready.kafka.get("source"),
+            sink_kafka={
+                key: ready.kafka[key]
+                for key, sink in spec.topics().items()
+                if sink.guarantee == "exactly-once" and key in ready.kafka
+            },
             topics=ready.topics,
+            folders=tuple(map(str, folders_of(spec, self.state))),
         )
         self._write()
         self._cleaner = CheckpointCleaner(self._store, attempt.job_id, restored)

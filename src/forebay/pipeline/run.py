@@ -7,20 +7,21 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 
 from forebay.clients.s3.client import S3Client
-from forebay.clients.s3.location import Location, location_of
+from forebay.clients.s3.location import Location
 from forebay.connectors.files.sink import GrowingSinks
 from forebay.errors import SettingError
 from forebay.files import check_nobody_else_writes
 from forebay.flink.job import check_cluster
+from forebay.pipeline.fingerprint import check_fingerprint
 from forebay.pipeline.flink_process import FlinkLauncher
 from forebay.pipeline.messages import Preparation
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check
 from forebay.pipeline.resume import (
-    check_fingerprint,
     checkpoint_to_resume,
     clean_logs,
     end_orphan,
+    folders_of,
     found_state,
 )
 from forebay.pipeline.snapshot import Snapshot
@@ -63,9 +64,7 @@ def run_pipeline(
             check_cluster(plan.cluster)
         state = end_orphan(store, found_state(store, needed=not (plan.fresh or plan.from_checkpoint)))
         # First, because a run may have been killed right after the end of its job.
-        written = map(location_of, plan.spec.directories().values())
-        local = [place for place in written if isinstance(place, Path)]
-        files = open_.enter_context(closing(GrowingSinks(local)))
+        files = open_.enter_context(closing(GrowingSinks(folders_of(plan.spec, state))))
         restore_from = _restore_from(plan, store, state)
         clean_logs(plan.settings.run / "flink")
         if launcher is None and not plan.in_process:

@@ -234,8 +234,10 @@ class RunState(BaseModel):
     - `restored`: the checkpoint that the last `job` started from, None for the beginning.
       `restored_at_end`: its job only had to commit. `completed`: the last job's newest checkpoint.
     - `jvm`: process id and start time of an embedded cluster, `jvm_space` the `pid_space` of that id.
+    - `kafka`: id of the source's cluster; `sink_kafka`: of those of sinks with transactions, by their keys.
     - `ends`: end offsets at the first start. `topics`: all ids of each topic, oldest first; a fresh start
       keeps them.
+    - `folders`: local ones that its jobs wrote to. A restored job commits lines where they were written.
     - `writer`: the run that wrote the record to an object store. `lost`: results that the last job lost.
     """
 
@@ -256,7 +258,9 @@ class RunState(BaseModel):
     cluster: str | None = None
     ends: tuple[tuple[str, int, int], ...] | None = None
     kafka: str | None = None
+    sink_kafka: dict[str, str] = Field(default_factory=dict)
     topics: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    folders: tuple[str, ...] = ()
     lost: str | None = None
     writer: str | None = None
 

@@ -142,6 +142,15 @@ def test_idle_key_is_closed_by_the_clock() -> None:
     assert list(machine.stores.keys.items()) == []
 
 
+def test_key_waits_if_the_next_run_has_no_idle_time() -> None:
+    machine = Machine(SummarySpec(size_s=60.0, idle_s=30.0).program(event_time=True))
+    machine.event("k", 1, time_ms=1_000, text="one")
+    machine.program = SummarySpec(size_s=60.0).program(event_time=True)
+    machine.restart()
+    machine.pass_time(wall_ms=60_000, watermark_ms=900)
+    assert not machine.calls
+
+
 def test_running_summary_updated_by_the_clock_continues() -> None:
     machine = Machine(SummarySpec(window="rolling", idle_s=60.0).program(event_time=True))
     machine.event("k", 0, time_ms=0, text="one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,16 @@ def test_megabyte_text_empty_text_and_half_an_emoji_are_accepted() -> None:
 
 def test_topic_names_are_unique_across_shards() -> None:
     assert [topic_name(0, 3), topic_name(2, 3)] == ["3", "2-3"]
+
+
+def test_restored_stage_has_its_own_settings() -> None:
+    before = stage()
+    outputs = [each for n in range(3) for each in before.take(text_bytes(n, "storm in Lisbon", id=str(n)))]
+    outputs += before.close(0)
+    after = TopicStage(replace(SETTINGS, birth_texts=4), 0, Embedding(), 0)
+    after.restore(before.to_bytes())
+    after.take(text_bytes(3, "storm in Lisbon", id="3"))
+    assert [(each.kind, each.size) for each in events_in([*outputs, *after.close(0)])] == [("born", 4)]
 
 
 def test_state_of_another_embedding_is_rejected() -> None:

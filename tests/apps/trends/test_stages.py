@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
+from forebay.apps.trends.stages import BookStage, CountStage, RateStage, counts_of, event_of, post_bytes
 from forebay.apps.trends.values import TrendEvent, TrendSettings
 from forebay.errors import MalformedRecord
 
@@ -146,6 +146,18 @@ def test_a_hot_term_is_one_entry_per_tick_and_shard() -> None:
     messages = [output for stage in stages for output in stage.close(10_000)]
     assert len(messages) == 4 * 4
     assert sum(len(data) for _, data in messages) < 4 * 4 * 1000
+
+
+def test_post_of_a_closed_tick_counts_in_the_first_open_one() -> None:
+    """A restored stage gets such posts if `late_s` is longer than before."""
+    stage = saved(CountStage(SETTINGS, 0, 1), lambda: CountStage(SETTINGS, 0, 1))
+    stage.take(post_bytes(9_000, "goal"))
+    assert len(stage.close(10_000)) == 1
+    late = post_bytes(4_000, "late goal")
+    assert stage.due_ms(late) == 15_000
+    stage.take(late)
+    ((_, data),) = stage.close(15_000)
+    assert (counts_of(data).tick, counts_of(data).posts) == (2, 1)
 
 
 def test_the_sketches_of_all_shards_are_as_large_as_one() -> None:

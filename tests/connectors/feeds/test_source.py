@@ -207,6 +207,18 @@ def test_feed_at_its_limit_or_end_is_closed_and_reported_once(
     run.close()
 
 
+def test_limit_below_what_was_read_ends_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(monkeypatch, Endless(9), limit=8)
+    assert run.until(8) == list(range(8))
+    states = run.context.states
+    run.close()
+    run = Run(monkeypatch, Endless(9), limit=4, states=states)
+    assert run.call() == []
+    assert run.context.counted == 1
+    assert run.end() == []
+    run.close()
+
+
 def test_end_of_input_timer_is_set_by_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, Endless(1))
     run.call()

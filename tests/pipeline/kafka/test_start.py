@@ -12,6 +12,7 @@ from forebay.connectors.kafka.gaps import SourceState
 from forebay.errors import PipelineFailed
 from forebay.pipeline.kafka import start as module
 from forebay.pipeline.kafka.start import KafkaStart, begin, read_before, resumed
+from forebay.pipeline.state_store import RunState
 
 
 @pytest.fixture
@@ -43,6 +44,17 @@ def test_later_start_begins_at_unanswered_records(kafka: FakeKafka, start: str) 
     kafka.groups["forebay-p-read"] = (Place("a", 0, 60), Place("a", 1, 70))
     begin(spec(start=start), {}, first=False)
     assert [place.offset for place in kafka.groups["forebay-p-read"]] == [30, 40]
+
+
+def test_until_latest_ends_where_topics_ended_at_its_first_start() -> None:
+    topics = KafkaStart(ends=(Place("a", 0, 90), Place("a", 1, 5)))
+    noted = (("a", 0, 30), ("a", 1, 9), ("b", 0, 2))
+    ended = RunState(ends=noted, settings={"source": {"until_latest": True}})
+    assert topics.ends_of(ended) == (Place("a", 0, 30), Place("a", 1, 5))
+    # Otherwise records that arrived during an endless run would stay without answers.
+    endless = RunState(ends=noted, settings={"source": {"until_latest": False}})
+    for state in (endless, RunState(ends=noted), RunState()):
+        assert topics.ends_of(state) == topics.ends
 
 
 def test_read_offsets_are_known_until_the_next_start(kafka: FakeKafka) -> None:
@@ -123,9 +135,3 @@ def test_only_the_platform_can_see_a_checkpoint(kafka: FakeKafka) -> None:
     begun = begin(spec(), {}, first=False, strict=False)
     assert len(begun.gaps) == 1
     assert not begun.start.watched
-
-
-def test_end_is_limited_to_the_topic() -> None:
-    now = KafkaStart(ends=(Place("a", 0, 5), Place("a", 1, 50)))
-    noted = (Place("a", 0, 9), Place("a", 1, 40), Place("gone", 0, 7))
-    assert now.end(noted) == (Place("a", 0, 5), Place("a", 1, 40))

@@ -76,7 +76,8 @@ class SummaryOfKey(Program[KeyState]):
     def on_timer(self, state: KeyState, name: str, time_ms: int, now: Moment) -> Step[KeyState]:
         if name == IDLE:
             over_ms = self._program.over_ms(state)
-            if over_ms is None:
+            # An earlier run may have set the timer, with an `idle_s`.
+            if over_ms is None or self._settings.idle_s is None:
                 return self._step(state, (), now)
             to_ms = over_ms
         else:
@@ -144,7 +145,6 @@ class SummarySpec(ApplicationSettings):
 
     needs_key: ClassVar[bool] = True
     needs_event_time: ClassVar[bool] = True
-    bound: ClassVar[frozenset[str] | None] = frozenset()
     preset: ClassVar[Preset] = Preset({"key": "{{ channel }}", "event_time": {}, "timeout_s": 120.0})
 
     type: Literal["summary"] = "summary"
@@ -209,6 +209,13 @@ class SummarySpec(ApplicationSettings):
     @property
     def text_field(self) -> str:
         return self.text
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What decides where windows begin and end, and which are kept for corrections."""
+        shaping = {"tumbling": ("size_s",), "sliding": ("size_s", "step_s"), "session": ("gap_s",)}
+        names = [*shaping.get(self.window, ()), *(["allowed_s"] if self.late == "correct" else [])]
+        late = self.late if self.late == "correct" else "next or side"
+        return {"window": self.window, **{name: getattr(self, name) for name in names}, "late": late}
 
     @property
     def max_state_bytes(self) -> int:

@@ -235,12 +235,15 @@ class TopicFinder:
         return _packed(document)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> TopicFinder:
-        """Raises `MalformedRecord` for bytes that are not from `to_bytes`."""
+    def from_bytes(cls, data: bytes, settings: TopicSettings | None = None) -> TopicFinder:
+        """With other `settings` from now on, if given.
+
+        Raises `MalformedRecord` for bytes that are not from `to_bytes`.
+        """
         try:
             document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
-            settings, width, lexicon, lives, copies, scaled_ms = document
-            self = cls(TopicSettings(*settings), width)
+            saved, width, lexicon, lives, copies, scaled_ms = document
+            self = cls(settings or TopicSettings(*saved), width)
             self._lexicon = Lexicon.restore(lexicon)
             self._lives = TopicLives.restore(self.settings, self._lives.centres.width, lives)
             self._copies = np.frombuffer(copies, np.uint16).copy()
@@ -273,6 +276,7 @@ class TopicStage:
     """
 
     def __init__(self, settings: TopicSettings, shard: int, embed: Embed, width: int) -> None:
+        self._settings = settings
         self._shard = shard
         self._embed = embed
         self._width = width
@@ -329,7 +333,7 @@ class TopicStage:
                 f"topics: the state has vectors of {width} numbers, but the embedding has {self._width}; "
                 f"use the embedding that the job started with, or start over"
             )
-        self._finder = TopicFinder.from_bytes(finder)
+        self._finder = TopicFinder.from_bytes(finder, self._settings)
         self._waiting = [tuple(values) for values in waiting]
         self._count, self._last_ms, self._timed = count, last_ms, timed
 

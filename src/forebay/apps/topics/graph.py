@@ -107,12 +107,11 @@ class Assignments(ProcessFunction):
 
 @dataclass(frozen=True, slots=True)
 class OpenStage:
-    settings: TopicSettings
     embedder: OpenEmbedder
 
-    def __call__(self, shard: int) -> TopicStage:
+    def __call__(self, settings: TopicSettings, shard: int) -> TopicStage:
         embedder = self.embedder()
-        return TopicStage(self.settings, shard, embedder.embed, embedder.width)
+        return TopicStage(settings, shard, embedder.embed, embedder.width)
 
 
 def topic_events(
@@ -140,7 +139,8 @@ def topic_events(
     texts = stream.process(Texts(text, key=key, id=id, shards=shards), BYTES).name(f"{name}-texts")
     texts.set_parallelism(source)
     function = StageFunction(
-        OpenStage(settings, embedder),
+        OpenStage(embedder),
+        settings,
         shards=shards,
         next_shards=2,
         wait_ms=wait_ms,

@@ -129,7 +129,7 @@ class TopicsSpec(ApplicationSettings):
 
     own_clock: ClassVar[bool] = True
     assigns: ClassVar[bool] = True
-    bound: ClassVar[frozenset[str] | None] = frozenset(("embeddings", "topic_shards"))
+    bound: ClassVar[frozenset[str] | None] = frozenset(("embeddings", "topic_shards", "labels"))
     preset: ClassVar[Preset] = Preset({"timeout_s": 120.0})
 
     type: Literal["topics"] = "topics"
@@ -156,6 +156,10 @@ class TopicsSpec(ApplicationSettings):
     @property
     def text_field(self) -> str:
         return self.text
+
+    @property
+    def state_by_key(self) -> bool:
+        return self.topic_shards > 1
 
     @property
     def find(self) -> TopicSettings:

@@ -30,11 +30,11 @@ class Post:
         return post_bytes(event.time_ms, self.text(event))
 
 
-def _count(settings: TrendSettings, shards: int, shard: int) -> CountStage:
+def _count(shards: int, settings: TrendSettings, shard: int) -> CountStage:
     return CountStage(settings, shard, shards)
 
 
-def _rate(settings: TrendSettings, shards: int, shard: int) -> RateStage:
+def _rate(shards: int, settings: TrendSettings, shard: int) -> RateStage:
     return RateStage(settings, shards)
 
 
@@ -63,20 +63,20 @@ def trend_events(
     counts = staged(
         posts.messages,
         StageFunction(
-            partial(_count, settings, shards), shards=shards, next_shards=shards, emits_results=False
+            partial(_count, shards), settings, shards=shards, next_shards=shards, emits_results=False
         ),
         parallelism=parallelism,
         name=f"{name}-counts",
     )
     rates = staged(
         counts,
-        StageFunction(partial(_rate, settings, shards), shards=shards, next_shards=1, emits_results=False),
+        StageFunction(partial(_rate, shards), settings, shards=shards, next_shards=1, emits_results=False),
         parallelism=parallelism,
         name=f"{name}-rates",
     )
     events = staged(
         rates,
-        StageFunction(partial(_book, settings), shards=1, next_shards=1, open_now=BookStage.open_now),
+        StageFunction(_book, settings, shards=1, next_shards=1, open_now=BookStage.open_now),
         parallelism=1,
         name=f"{name}-book",
     )

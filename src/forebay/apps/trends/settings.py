@@ -104,7 +104,7 @@ class TrendsSpec(ApplicationSettings):
 
     needs_times_of_files: ClassVar[bool] = True
     own_clock: ClassVar[bool] = True
-    bound: ClassVar[frozenset[str] | None] = frozenset()
+    bound: ClassVar[frozenset[str] | None] = frozenset(("labels",))
     preset: ClassVar[Preset] = Preset({"timeout_s": 120.0})
 
     type: Literal["trends"]

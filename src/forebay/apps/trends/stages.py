@@ -33,6 +33,7 @@ from forebay.apps.trends.values import (
 from forebay.errors import MalformedRecord
 
 OPEN_TICKS = 1 << 20
+EARLIEST_MS = -(1 << 62)
 MAX_SAMPLES_PER_TICK = 256
 MAX_HELD_TERMS = 1 << 16
 """Beyond this many occurrences a counter emits a tick's counts early."""
@@ -79,6 +80,10 @@ class TickCounter:
         self._open: dict[int, _Tick] = {}
         self._closed: int | None = None
         self._next = 0
+
+    @property
+    def open_ms(self) -> int:
+        return EARLIEST_MS if self._closed is None else (self._closed + 1) * self.tick_ms
 
     def add(self, terms: list[str], time_ms: int, text: str = "") -> Counts | None:
         """Count a post. Returns the tick's counts early if there are too many; `close` returns the rest."""
@@ -167,13 +172,18 @@ class CountStage:
         )
 
     def due_ms(self, data: bytes) -> int:
-        time_ms, _ = _unpacked(data)
+        time_ms, _ = self._post(data)
         return int((time_ms // self._counter.tick_ms + 1) * self._counter.tick_ms)
 
     def take(self, data: bytes) -> list[Output]:
-        time_ms, text = _unpacked(data)
+        time_ms, text = self._post(data)
         early = self._counter.add(terms_of(text), time_ms, text)
         return [] if early is None else self._outputs(early)
+
+    def _post(self, data: bytes) -> tuple[int, str]:
+        # If `late_s` grew since the last run, a post may belong to a tick that has closed.
+        time_ms, text = _unpacked(data)
+        return max(time_ms, self._counter.open_ms), text
 
     def close(self, time_ms: int) -> list[Output]:
         return [output for counts in self._counter.close(time_ms) for output in self._outputs(counts)]

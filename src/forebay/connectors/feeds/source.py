@@ -203,7 +203,7 @@ class Poll(KeyedProcessFunction):
             self._idle.came()
             self._place = str(taken.cursor), count
             self._state.update(pack_state(*self._place))
-        if count == limit or (self._reader is not None and self._reader.exhausted):
+        if (limit is not None and count >= limit) or (self._reader is not None and self._reader.exhausted):
             self._leave()
 
     def _restored(self) -> tuple[str | None, int]:

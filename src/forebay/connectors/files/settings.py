@@ -58,7 +58,8 @@ class Replay(Model):
 class FileSource(Timed):
     """Base of files of JSON lines, CSV and text."""
 
-    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding"))
+    # Where the last file ends follows from the first run's limit.
+    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding", "limit"))
 
     path: LocalPath = Field(
         description="A file, or a directory whose files are read in the order of their names; "
@@ -155,13 +156,18 @@ class CsvSource(FileSource):
     """Comma-separated values; every field is a text."""
 
     # With other columns, or none, the next row of a half-read file would be taken for its header.
-    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding", "columns"))
+    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding", "limit", "columns"))
 
     type: Literal["csv"]
     delimiter: OneCharacter = Field(",", description="Character between fields.")
     columns: tuple[str, ...] | None = Field(
         None, description="Names of the columns; null: the first row of each file holds those of this file."
     )
+
+    def fingerprint(self) -> dict[str, Any]:
+        found = super().fingerprint()
+        # It has read the header of a half-read file.
+        return found if self.columns is not None else {**found, "delimiter": self.delimiter}
 
     def format(self) -> Format:
         form = super().format()
@@ -197,7 +203,7 @@ class DeadLetterSource(SourceSettings):
     topic use `kafka` with `dead_letters: true`.
     """
 
-    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "format"))
+    bound: ClassVar[frozenset[str] | None] = frozenset(("path", "format", "limit"))
 
     type: Literal["dead_letters"]
     path: LocalPath = Field(description="The dead letters' file or directory; relative to the pipeline file.")
@@ -287,6 +293,12 @@ class JsonlSink(SinkSettings):
 
     def summary(self) -> str:
         return f"JSON lines in {self.path}"
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Lines that a checkpoint is to commit can only be committed where they were written."""
+        place = location_of(self.path)
+        where = "a folder" if isinstance(place, Path) else f"a path in s3://{place.bucket}"
+        return {**super().fingerprint(), "path": where}
 
     def directory(self) -> str | None:
         return self.path

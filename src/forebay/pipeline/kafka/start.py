@@ -38,7 +38,7 @@ from forebay.connectors.kafka.gaps import (
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.errors import PipelineFailed, SettingError
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import metadata_of
+from forebay.pipeline.state_store import RunState, metadata_of
 
 PATIENCE_S = 120.0
 
@@ -51,51 +51,57 @@ def await_brokers(
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
-) -> str | None:
+) -> dict[str, str]:
     """Check the topics of every Kafka of `spec` once it answers. Blocks.
 
-    Returns the source cluster's id, if any. Raises `PipelineFailed` if a Kafka does not answer within two
-    minutes, `KafkaRefused`, and `SettingError`.
+    Returns the clusters' ids, by the keys of the source and the sinks. Raises `PipelineFailed` if a Kafka
+    does not answer within two minutes, `KafkaRefused`, and `SettingError`.
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()
-    read: str | None = None
+    ids: dict[str, str] = {}
     for cluster, checks in _by_cluster(_checks(spec)):
-        reads = isinstance(spec.source, KafkaSource) and spec.source.cluster() == cluster
 
-        def ask(admin: KafkaAdmin, checks: list[Check] = checks, reads: bool = reads) -> str | None:
-            for check in checks:
+        def ask(admin: KafkaAdmin, checks: Mapping[str, Check] = checks) -> str | None:
+            for check in checks.values():
                 check(admin)
-            return admin.cluster_id() if reads else None
+            return admin.cluster_id()
 
         id = ask_kafka(
             cluster, ask, patience_s=PATIENCE_S, begin_s=begin_s, note=note, clock=time_, sleep=sleep
         )
-        read = id or read
-    return read
+        if id is not None:
+            ids |= dict.fromkeys(checks, id)
+    return ids
 
 
-def _by_cluster(checks: Iterable[tuple[KafkaCluster, Check]]) -> list[tuple[KafkaCluster, list[Check]]]:
-    found: list[tuple[KafkaCluster, list[Check]]] = []
-    for cluster, check in checks:
+def _by_cluster(
+    checks: Iterable[tuple[str, KafkaCluster, Check]],
+) -> list[tuple[KafkaCluster, dict[str, Check]]]:
+    found: list[tuple[KafkaCluster, dict[str, Check]]] = []
+    for key, cluster, check in checks:
         known = next((of for other, of in found if other == cluster), None)
         if known is None:
-            found.append((cluster, [check]))
+            found.append((cluster, {key: check}))
         else:
-            known.append(check)
+            known[key] = check
     return found
 
 
-def _checks(spec: PipelineSpec) -> Iterator[tuple[KafkaCluster, Check]]:
+def _checks(spec: PipelineSpec) -> Iterator[tuple[str, KafkaCluster, Check]]:
     source = spec.source
     if isinstance(source, KafkaSource):
-        yield source.cluster(), lambda admin: _check_source(admin, source, source.group_of(spec.name))
+        yield (
+            "source",
+            source.cluster(),
+            lambda admin: _check_source(admin, source, source.group_of(spec.name)),
+        )
     for key, sink in spec.topics().items():
 
         def check(admin: KafkaAdmin, key: str = key, sink: KafkaSink = sink) -> None:
             _check_sink(admin, key, sink)
 
-        yield sink.cluster(), check
+        yield key, sink.cluster(), check
 
 
 def _check_source(admin: KafkaAdmin, source: KafkaSource, group: str) -> None:
@@ -130,9 +136,13 @@ class KafkaStart:
     def ids(self) -> Mapping[str, str]:
         return _newest(self.start.generations)
 
-    def end(self, noted: Iterable[Place]) -> tuple[Place, ...]:
+    def ends_of(self, state: RunState) -> tuple[Place, ...]:
+        """The ends at the first start with `until_latest`; after a start without it, those of now."""
+        source = state.settings.get("source")
+        if state.ends is None or not isinstance(source, Mapping) or not source.get("until_latest"):
+            return self.ends
         now = {(place.topic, place.partition): place.offset for place in self.ends}
-        ends = ((end, now.get((end.topic, end.partition))) for end in noted)
+        ends = ((end, now.get((end.topic, end.partition))) for end in (Place(*each) for each in state.ends))
         return tuple(replace(end, offset=min(end.offset, at)) for end, at in ends if at is not None)
 
 
