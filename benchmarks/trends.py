@@ -168,7 +168,7 @@ def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, 
 def oracle_delays_s(
     stream: BurstStream, posts: Sequence[tuple[int, str]], settings: TrendSettings
 ) -> list[float]:
-    """Sorted delays of bursts of `DELAY_FACTOR` for a finder that knows the onset, terms and rate of each.
+    """Sorted delays of bursts of `DELAY_FACTOR`, for a finder that is given their onsets, terms and rates.
 
     It looks after each post, and reports a burst once one of its terms has enough posts and evidence in any
     interval since the onset. No finder that needs the same evidence is much faster.
