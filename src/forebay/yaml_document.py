@@ -37,10 +37,13 @@ PLAIN_WORDS = (
     ("mapping values", "': ' within a text; put it in quotes, or correct the indentation or the line before"),
     (
         r".*<block end>.*('<scalar>'|'\{'|'\[')",
-        "text after a closing quote; use the other kind of quotes around it, ' or \"",
+        "text after a closing quote or bracket; put all of it in quotes, ' or \"",
     ),
     (".*<document start>", "more text after the end of the first value; a file holds one mapping"),
-    (".*<block end>", "the line does not fit to those above; check its indentation and their quotes"),
+    (
+        ".*<block end>",
+        "the line does not match the lines above; check its indentation and the quotes before it",
+    ),
     (NEVER_CLOSED, "a quote that is never closed"),
     ("could not find expected ':'", "a line that is neither indented nor 'key: value'"),
     ("found character .* cannot start", "a text that begins with a special character; put it in quotes"),

@@ -22,10 +22,11 @@ from tests.pipeline.test_chat import letter, sessions, turn
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
-from forebay.connectors.files.sink import FollowedLines, read_jsonl_sink
+from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.connectors.kafka.admin import KafkaAway
 from forebay.errors import PipelineFailed
 from forebay.pipeline.chat import FILE, Conversation
+from forebay.pipeline.followed_lines import FollowedLines
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import LocalStore, RunState, write_state
 from forebay.testing.replica import ReplicaScript, ReplicaThread

@@ -16,8 +16,9 @@ from tests.harness.clock import ManualClock
 from forebay import errors
 from forebay.clients.http import connection
 from forebay.clients.http.readers import AnswerHead, CallOverdue, SilentServer
-from forebay.engine import Deadline, client
-from forebay.engine.client import HttpEngine, _CompletionReader, header_id, replica_url
+from forebay.engine import Deadline, completion_reader
+from forebay.engine.client import HttpEngine, header_id, replica_url
+from forebay.engine.completion_reader import CompletionReader
 from forebay.engine.failures import Redactor
 from forebay.records import Completion, Message, Request, Sampling, Usage
 from forebay.testing.answers import echo
@@ -380,8 +381,8 @@ async def test_valid_streams(answer: bytes, reason: str | None) -> None:
     assert (completion.text, completion.finish_reason) == ("hi", reason)
 
 
-def reader_of(clock: ManualClock, **fields: object) -> _CompletionReader:
-    reader = _CompletionReader(
+def reader_of(clock: ManualClock, **fields: object) -> CompletionReader:
+    reader = CompletionReader(
         ask("hello", **fields),
         url="http://engine",
         stream=True,
@@ -424,7 +425,7 @@ async def test_a_long_stream_is_judged_by_its_text(events: bytes, fits: bool) ->
 
 
 async def test_a_stream_is_bounded_if_its_tokens_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MAX_STREAM_BYTES", 1500)
+    monkeypatch.setattr(completion_reader, "MAX_STREAM_BYTES", 1500)
     reader = reader_of(ManualClock(), sampling=Sampling(max_tokens=1 << 30))
     with pytest.raises(errors.ProtocolViolation):
         reader.body(b": keep-alive\n\n" * 150)
@@ -489,7 +490,7 @@ async def test_answer_does_not_wait_for_the_end_of_the_connection() -> None:
 async def test_finished_answer_does_not_wait_for_a_stream_of_keep_alives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "CLOSE_GRACE_S", 0.01)
+    monkeypatch.setattr(completion_reader, "CLOSE_GRACE_S", 0.01)
 
     async def then(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(chunk(COUNTS))
@@ -515,7 +516,7 @@ async def test_time_of_the_answer_is_that_of_its_finish_reason() -> None:
 
 
 async def test_token_counts_after_the_finish_reason_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "CLOSE_GRACE_S", 0.0)
+    monkeypatch.setattr(completion_reader, "CLOSE_GRACE_S", 0.0)
     reader = reader_of(ManualClock())
     held = connection.Connection(Mock(), "http://engine", Redactor())
     held.connection_made(Mock(spec=asyncio.Transport, is_closing=lambda: False))
@@ -530,7 +531,7 @@ async def test_token_counts_after_the_finish_reason_are_awaited(monkeypatch: pyt
 
 
 async def test_content_after_a_finish_reason_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "USAGE_GRACE_S", 0.0)
+    monkeypatch.setattr(completion_reader, "USAGE_GRACE_S", 0.0)
     reader = reader_of(ManualClock())
     held = connection.Connection(Mock(), "http://engine", Redactor())
     held.connection_made(Mock(spec=asyncio.Transport, is_closing=lambda: False))
@@ -546,7 +547,7 @@ async def test_content_after_a_finish_reason_is_awaited(monkeypatch: pytest.Monk
 
 
 async def test_connection_left_open_after_done_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "CLOSE_GRACE_S", 0.01)
+    monkeypatch.setattr(completion_reader, "CLOSE_GRACE_S", 0.01)
     given_up = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

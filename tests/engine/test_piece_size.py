@@ -11,7 +11,7 @@ from forebay.engine.piece_size import LEAST_PIECES, MAX_TOKENS, PIECE_S, PieceSi
 
 def learned(tokens: int, pieces: int, took_s: float) -> PieceSize:
     size = PieceSize()
-    size.learn(tokens, pieces, took_s)
+    size.learn(1, tokens, pieces, took_s)
     return size
 
 
@@ -36,21 +36,36 @@ def test_wanted_follows_speed_and_length(tokens: int, token_s: float, wanted: in
 def test_fewer_pieces_of_the_same_speed_change_nothing() -> None:
     size = learned(801, 801, 8.0)
     for _ in range(100):
-        size.learn(801, 33, 8.0)
-    assert size.wanted == 25
-    assert size.found == pytest.approx(25, rel=0.01)
+        size.learn(25, 801, 33, 8.0)
+    assert (size.wanted, size.expected(25), size.expected(1)) == (25, 25, 1)
 
 
 def test_a_server_that_ignores_it_is_noticed() -> None:
     size = learned(801, 801, 8.0)
-    assert (size.wanted, size.found) == (25, 1.0)
+    assert (size.wanted, size.expected(25)) == (25, 25)
+    for _ in range(100):
+        size.learn(25, 801, 801, 8.0)
+    assert (size.wanted, size.expected(25)) == (25, 1)
+
+
+def test_a_slower_answer_counts_at_once() -> None:
+    size = learned(801, 801, 8.0)
+    size.learn(25, 801, 33, 160.0)
+    assert size.wanted == 1
+
+
+def test_tokens_without_pieces_are_ignored() -> None:
+    """Those of a tool call, or hidden ones of reasoning."""
+    size = learned(801, 801, 8.0)
+    size.learn(1, 8010, 10, 0.5)
+    assert (size.wanted, size.expected(1)) == (25, 1)
 
 
 @pytest.mark.parametrize(("tokens", "pieces"), [(0, 0), (0, 5), (1, 1), (50, 1), (3, 4)])
 def test_answers_without_a_speed_are_ignored(tokens: int, pieces: int) -> None:
     size = learned(801, 801, 8.0)
-    size.learn(tokens, pieces, 0.5)
-    assert (size.wanted, size.found) == (25, 1.0)
+    size.learn(1, tokens, pieces, 0.5)
+    assert (size.wanted, size.expected(1)) == (25, 1)
 
 
 @given(
@@ -62,9 +77,10 @@ def test_answers_without_a_speed_are_ignored(tokens: int, pieces: int) -> None:
 def test_sizes_stay_in_their_limits(answers: list[tuple[int, int, float]]) -> None:
     size = PieceSize()
     for tokens, pieces, took_s in answers:
-        size.learn(tokens, pieces, took_s)
-    assert 1 <= size.wanted <= MAX_TOKENS
-    assert 1 <= size.found <= 2**31
+        asked = size.wanted
+        size.learn(asked, tokens, pieces, took_s)
+        assert 1 <= size.wanted <= MAX_TOKENS
+        assert 1 <= size.expected(asked) <= 4 * MAX_TOKENS
 
 
 @given(st.integers(2, 100_000), st.floats(1e-5, 100.0))

@@ -51,7 +51,9 @@ async def test_models_of_a_replica() -> None:
 
 
 @asynccontextmanager
-async def counting_pieces(owner: str) -> AsyncIterator[tuple[HttpReplica, list[object]]]:
+async def counting_pieces(
+    owner: str, *, refuses: bool = False
+) -> AsyncIterator[tuple[HttpReplica, list[object]]]:
     """A server that gathers tokens as vLLM does, and the `stream_interval` of each request."""
     asked: list[object] = []
 
@@ -60,6 +62,11 @@ async def counting_pieces(owner: str) -> AsyncIterator[tuple[HttpReplica, list[o
             return web.json_response({"data": [{"id": "m", "owned_by": owner}]})
         document = await request.json()
         asked.append(document.get("stream_interval"))
+        if refuses and "stream_interval" in document:
+            message = {"message": "Extra inputs are not permitted", "type": "BadRequestError", "code": 400}
+            return web.json_response({"error": message}, status=400)
+        if document["messages"][0]["content"] == BAD:
+            return web.json_response({"error": {"message": "no such role", "code": 400}}, status=400)
         at, size, events = 0, 1, b""
         while at < TOKENS:
             text = "a" * min(size, TOKENS - at)
@@ -81,6 +88,7 @@ async def counting_pieces(owner: str) -> AsyncIterator[tuple[HttpReplica, list[o
 
 
 TOKENS = 40
+BAD = "a bad one"
 
 
 async def test_vllm_gathers_the_tokens_of_later_answers() -> None:
@@ -94,6 +102,27 @@ async def test_vllm_gathers_the_tokens_of_later_answers() -> None:
             assert answer.text == "a" * TOKENS
     assert asked == [None, 5, 5]
     assert [len(each) for each in pieces] == [40, 9, 9]
+
+
+async def test_a_server_that_refuses_the_field_is_not_asked_again() -> None:
+    request = Request("r", "m", messages=(Message("user", "hi"),))
+    async with counting_pieces("vllm", refuses=True) as (replica, asked):
+        await replica.list_models()
+        for _ in range(3):
+            answer = await replica.engine.complete(request, timeout_s=600)
+            assert answer.text == "a" * TOKENS
+            await replica.list_models()
+    assert asked == [None, 5, None, None]
+
+
+async def test_a_bad_request_is_sent_once_more_and_refused() -> None:
+    async with counting_pieces("vllm") as (replica, asked):
+        await replica.list_models()
+        await replica.engine.complete(Request("r", "m", messages=(Message("user", "hi"),)), timeout_s=600)
+        bad = Request("r", "m", messages=(Message("user", BAD),))
+        with pytest.raises(errors.BadRequest, match="no such role"):
+            await replica.engine.complete(bad, timeout_s=600)
+    assert asked == [None, 5, None]
 
 
 async def test_other_servers_are_not_asked_to_gather() -> None:

@@ -240,6 +240,18 @@ async def test_long_prompt_is_answered_by_the_replica_with_the_context(fleet_of:
         assert all(fakes.replicas[number].report().calls.get("rlong", 0) <= 1 for number in range(3))
 
 
+async def test_long_prompts_leave_the_retries_to_others(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(2) as fakes:
+        fakes.change(0, max_model_len=400)
+        fakes.change(1, max_model_len=200)
+        await fakes.up()
+        left = fakes.engine._retries._left
+        asked = [ask(number, f"{number} " + "word " * 250, sampling=Sampling(16)) for number in range(40)]
+        await asyncio.gather(*(fakes.engine.complete(one, timeout_s=60.0) for one in asked))
+        assert fakes.calls(1) > 0
+        assert fakes.engine._retries._left >= left
+
+
 async def test_long_prompt_returns_to_a_replica_that_failed(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(2) as fakes:
         fakes.change(0, max_model_len=400)
@@ -263,7 +275,7 @@ async def test_long_prompt_waits_for_the_replica_with_the_context(
         await long.stop()
         await wait_for(lambda: client.replicas()[long.url])
         request = ask(1, "word " * 250, sampling=Sampling(max_tokens=16))
-        with pytest.raises(Unreachable, match=r"context length is 200 .*; no replica with a longer context"):
+        with pytest.raises(Unreachable, match=r"context length is 200 .*; a replica with a longer context"):
             await fakes.engine.complete(request, timeout_s=60.0)
         await long.start()
         await wait_for(lambda: not client.replicas()[long.url])

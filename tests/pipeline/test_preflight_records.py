@@ -108,6 +108,12 @@ def test_doubt_if_all_first_records_would_be_dead_letters(
         raise SettingError(found)
 
 
+def test_text_that_begins_like_a_binary_file_is_text(tmp_path: Path) -> None:
+    found = first_record_warning(spec(tmp_path, b"user,text\nORCHARD,2,3\n", name="in.csv"))
+    assert found is not None
+    assert "ORC file" not in found
+
+
 def test_doubt_if_all_replayed_letters_would_fail_again(tmp_path: Path) -> None:
     letter = DeadLetter(b'{"body": "b"}', "template_failed", "d", position="t/0@3", record_ms=5)
     tombstone = DeadLetter(b"", "tombstone", "d", position="t/0@4", record_ms=5)

@@ -366,7 +366,7 @@ def test_partly_read_file_keeps_its_format(place: Place) -> None:
     assert place.prepare(source={**source, "delimiter": ";"}) is not None
     with pytest.raises(SettingError, match=r"source\.encoding: expected utf-8, as in the .*, found utf-16"):
         place.prepare(source={**source, "encoding": "utf-16"})
-    with pytest.raises(SettingError, match=r"source\.columns: expected \['text'\], .* found None"):
+    with pytest.raises(SettingError, match=r"source\.columns: expected \[.text.\], .* found null"):
         place.prepare(source={**source, "columns": None})
 
 
@@ -395,6 +395,7 @@ def topics(**settings: Any) -> dict[str, Any]:
         ({}, {"sink": {"type": "jsonl", "path": "s3://bucket/out"}}, "sink.path"),
         ({}, {"dead_letters": {"type": "jsonl", "path": "s3://bucket/out"}}, "dead_letters.path"),
         ({}, {"flink": {"state.backend.type": "rocksdb"}}, "flink.state.backend.type"),
+        ({}, {"flink": {"state.backend": "rocksdb"}}, "flink.state.backend.type"),
         ({"ordering": "key", "key": "a"}, {"ordering": "key", "key": "b"}, "key"),
         ({**BUDGET, "key": "a"}, {**BUDGET, "key": "b"}, "key"),
         (summary(), {**summary(), "key": "b"}, "key"),
@@ -422,6 +423,8 @@ def test_settings_that_state_depends_on_are_refused(
     ("before", "now"),
     [
         ({"key": "a"}, {"key": "b", "id": "i"}),
+        ({}, {"flink": {"state.backend.type": "hashmap"}}),
+        ({"source": KAFKA}, {"source": {**KAFKA, "group": "forebay-p"}}),
         ({}, {"sink": {"type": "jsonl", "path": "other"}}),
         (topics(labels=False), topics(birth_texts=4, idle_s=60.0)),
         (topics(), {**topics(), "key": "b"}),

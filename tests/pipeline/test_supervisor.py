@@ -579,6 +579,16 @@ def test_record_that_cannot_be_written_is_named(
     assert bench.seen[-1].state == "FAILED"
 
 
+@pytest.mark.parametrize("then", [(RUNS, DONE), (DONE,)])
+def test_removed_results_are_recorded_as_lost(bench: Bench, then: tuple[Step, ...]) -> None:
+    bench.attempts((*STARTS, RUNS, lambda process: shutil.rmtree(bench.folder / "out"), *then))
+    with pytest.raises(ResultsLost, match="was removed or replaced during the run"):
+        bench.run()
+    assert not bench.state.finished
+    with pytest.raises(SettingError, match=r"last run of pipeline 'p' lost results\. .*/out was removed"):
+        bench.run()
+
+
 @pytest.mark.parametrize("place", ["home", "out"])
 def test_run_ends_if_its_state_or_its_results_are_removed(bench: Bench, place: str) -> None:
     folders = {"home": bench.home, "out": bench.folder / "out"}

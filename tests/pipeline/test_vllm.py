@@ -68,8 +68,7 @@ async def test_vllm_gathers_the_tokens_of_the_second_answer(replica: str) -> Non
         await connection.close()
     assert (first.usage.completion_tokens, second.usage.completion_tokens) == (80, 80)
     assert second.text == first.text
-    assert len(first.timing.chunks_s) > 40
-    assert len(second.timing.chunks_s) <= 10
+    assert len(second.timing.chunks_s) <= 10 < len(first.timing.chunks_s)
 
 
 async def test_vllm_rejections_have_their_class(replica: str) -> None:

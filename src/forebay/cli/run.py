@@ -300,7 +300,7 @@ def print_doubt(spec: PipelineSpec, console: Console) -> None:
         print_line(console, f"warning: {warning}", style="yellow")
 
 
-MAX_LOOKED_AT = 10_000
+MAX_LOOKED_AT, MAX_LOOKED_AT_BYTES = 10_000, 64 << 20
 MAX_CHARS = 200
 
 
@@ -315,14 +315,20 @@ def _why_lost(letters: Iterable[bytes], only: str | None = None) -> str:
     """The cause `only`, or the most frequent one, with its first detail; empty if there is no such letter, or
     none can be read.
     """
-    found: list[Any] = []
+    counts: Counter[str] = Counter()
+    details: dict[str, str] = {}
+    left = MAX_LOOKED_AT_BYTES
     with suppress(OSError, ForebayError):
-        found = [read_json(line) for line in islice(letters, MAX_LOOKED_AT)]
-    if only is not None:
-        found = [letter for letter in found if letter["cause"] == only]
-    for cause, _ in Counter(letter["cause"] for letter in found).most_common(1):
-        detail = next(letter["detail"] for letter in found if letter["cause"] == cause)
-        return f"{cause}: {detail[:MAX_CHARS]}".replace("\n", " ")
+        for line in islice(letters, MAX_LOOKED_AT):
+            left -= len(line)
+            if left < 0:
+                break
+            letter = read_json(line)
+            cause = letter["cause"]
+            counts[cause] += only is None or cause == only
+            details.setdefault(cause, letter["detail"][:MAX_CHARS])
+    for cause, count in counts.most_common(1):
+        return f"{cause}: {details[cause]}".replace("\n", " ") if count else ""
     return ""
 
 

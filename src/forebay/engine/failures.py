@@ -36,7 +36,7 @@ TOO_LONG = re.compile(
 )
 
 ABSENT = frozenset((404, 405, 501))
-CALLED = ("/v1/chat/completions", "/v1/completions", "/v1/models")
+CALLED = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/embeddings", "/health", "/metrics")
 WEB_PAGE = re.compile(
     rb"\s*<(?:!doctype html|html)\b(?:.{0,2000}?<title>(.{0,200}?)</title>)?", re.IGNORECASE | re.DOTALL
 )

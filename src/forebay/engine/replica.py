@@ -12,7 +12,8 @@ from forebay.clients.http.readers import CallOverdue, WholeAnswer
 from forebay.clients.http.server import HttpServer
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
-from forebay.engine.client import MAX_ERROR_BYTES, HttpEngine, request_headers
+from forebay.engine.client import HttpEngine, request_headers
+from forebay.engine.completion_reader import MAX_ERROR_BYTES
 from forebay.engine.failures import ABSENT, Redactor, error_from_status
 from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_metrics
 from forebay.engine.protocol import CHAT_PATH, EMBED_PATH, PROMPT_PATH
@@ -102,6 +103,7 @@ class HttpReplica:
         return answer.status == 200
 
     async def list_models(self, timeout_s: float = 10.0) -> tuple[ServedModel, ...]:
+        self._engine.gathers_tokens = False
         body = await self._get("/v1/models", timeout_s, MAX_MODELS_BYTES)
         try:
             document: Any = orjson.loads(body)

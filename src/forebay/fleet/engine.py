@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from forebay.clock import Clock, SystemClock
@@ -133,12 +133,16 @@ class PlacementDeadline(Deadline):
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """A call of a request failed at `replica`; the next one avoids `avoid`."""
+    """A call of a request failed at `replica`; the next one avoids `avoid`.
+
+    `too_long`: for that replica only, so the next call is no retry.
+    """
 
     replica: int
     avoid: tuple[int, ...]
     error: EngineError
     lost: bool
+    too_long: bool = False
 
 
 class FleetEngine:
@@ -173,7 +177,8 @@ class FleetEngine:
             if before is None:
                 found = await self._once(request, text, (), timeout_s, deadline)
             else:
-                async with self._retries.repeat(deadline.left_s(self._clock.monotonic_s())) as turn:
+                left_s = deadline.left_s(self._clock.monotonic_s())
+                async with nullcontext(True) if before.too_long else self._retries.repeat(left_s) as turn:
                     if not turn:
                         raise type(before.error)(str(before.error), sent=False)
                     try:
@@ -218,8 +223,8 @@ class FleetEngine:
             return None
         # It may be one at which the request failed for another reason.
         avoid = tuple({*served.rows(model)} - longer)
-        error = Unreachable(f"{found.error}; no replica with a longer context can be asked now")
-        return replace(found, avoid=avoid, error=error)
+        error = Unreachable(f"{found.error}; a replica with a longer context is asked once it is there")
+        return replace(found, avoid=avoid, error=error, too_long=True)
 
     async def _one_fits(self, replicas: tuple[int, ...], deadline: Deadline) -> bool:
         left_s = deadline.left_s(self._clock.monotonic_s())

@@ -12,7 +12,7 @@ import orjson
 from forebay.clients.http.readers import PulledAnswer
 from forebay.clients.http.server import HttpClient
 from forebay.clock import Clock
-from forebay.engine.client import MAX_ANSWER_BYTES, MAX_ERROR_BYTES
+from forebay.engine.completion_reader import MAX_ANSWER_BYTES, MAX_ERROR_BYTES
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, parse_load_header
 from forebay.engine.protocol import KV_TRANSFER

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from forebay.clients.http.readers import EVENT_STREAM, JSON, AnswerHead, PulledAnswer
 from forebay.clients.http.server import HttpClient
 from forebay.clock import Clock
-from forebay.engine.client import MAX_ERROR_BYTES
+from forebay.engine.completion_reader import MAX_ERROR_BYTES
 from forebay.engine.load import LOAD_HEADER, parse_load_header
 from forebay.errors import (
     AttemptTimeout,

@@ -37,7 +37,7 @@ from forebay.pipeline.checkpoint_loop import (
     JobActivity,
     processor_s,
 )
-from forebay.pipeline.fingerprint import check_same_kafka, fingerprint
+from forebay.pipeline.fingerprint import changed_traits, check_same_kafka
 from forebay.pipeline.inference import Served
 from forebay.pipeline.job_graph import build
 from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
@@ -225,7 +225,7 @@ class JobAttempt:
         spec, state = self._order.plan.spec, self._order.state
         first = False
         if self._order.restore_from is None:
-            first = self._order.fresh or state.ends is None or state.traits != fingerprint(spec)
+            first = self._order.fresh or state.ends is None or bool(changed_traits(spec, state.traits or {}))
             self._begin_at(begin(spec, state.topics, first=first))
         return self._topics.ends if first else self._topics.ends_of(state)
 

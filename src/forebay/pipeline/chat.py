@@ -18,7 +18,6 @@ from forebay.apps.sessions_page import Talk, read_sessions
 from forebay.clients.s3.location import location_of
 from forebay.connectors.base import SinkSettings
 from forebay.connectors.files.settings import JsonlSink, JsonlSource
-from forebay.connectors.files.sink import FollowedLines
 from forebay.connectors.files.unpack import UTF_8
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
@@ -27,6 +26,7 @@ from forebay.errors import ForebayError, PipelineFailed, SettingError
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.json_numbers import read_json
 from forebay.pipeline.chat_record import MARK, message_record
+from forebay.pipeline.followed_lines import FollowedLines
 from forebay.pipeline.live.outputs import ALL_BYTES, NEWEST_BYTES, NewestLines
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import StateStore

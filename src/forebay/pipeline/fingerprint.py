@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from forebay.clients.s3.location import Location
+from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import SettingError
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import RunState
@@ -24,10 +26,10 @@ def check_name(spec: PipelineSpec, home: Location, state: RunState) -> None:
 def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
     if state.traits is None:
         return
-    for key, value in fingerprint(spec).items():
-        if key in state.traits and value != state.traits[key] and key not in unfingerprinted(spec):
+    for key, before, now in changed_traits(spec, state.traits):
+        if key not in unfingerprinted(spec):
             raise SettingError(
-                f"{key}: expected {state.traits[key]}, as in the checkpoint, found {value}; the checkpoint "
+                f"{key}: expected {_shown(before)}, as in the checkpoint, found {_shown(now)}; it "
                 f"cannot be resumed with it (--fresh starts over)"
             )
     first, last = state.traits.get("shards"), state.settings.get("shards")
@@ -37,6 +39,19 @@ def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
             f"with shards: {first} and without ordering: key and budget until those are answered, then stop "
             f"it and add them (or start over with --fresh)"
         )
+
+
+def changed_traits(spec: PipelineSpec, before: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Keys of which both have a value, with both values."""
+    return [
+        (key, before[key], value)
+        for key, value in fingerprint(spec).items()
+        if key in before and value != before[key]
+    ]
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
@@ -54,6 +69,7 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
         "event_time": "set" if spec.event_time else "null",
         "source.replay": "set" if getattr(spec.source, "replay", None) else "null",
         **_below("source", spec.source.fingerprint()),
+        **({"source.group": spec.source.group_of(spec.name)} if isinstance(spec.source, KafkaSource) else {}),
         "assignments.type": "null",
         **{
             name: each
@@ -62,7 +78,9 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
         },
         **_below("application", application),
         # Flink finds out when it reads the checkpoint, and would restart the job again and again.
-        "flink.state.backend.type": spec.flink.get("state.backend.type", "null"),
+        "flink.state.backend.type": spec.flink.get(
+            "state.backend.type", spec.flink.get("state.backend", "hashmap")
+        ),
         "application.type": "null" if spec.application is None else spec.application.type,
     }
 

@@ -142,12 +142,19 @@ def first_record_warning(spec: PipelineSpec) -> str | None:
     if isinstance(spec.source, CsvSource) and not letters and spec.source.has_one_header():
         raise SettingError(f"{first}; it is so in every row of {spec.source.path}")
     instead = ""
-    if letters and (foreign := foreign_format(letters[0].raw)) is not None:
+    if any(map(_is_binary, letters)) and (foreign := foreign_format(letters[0].raw)) is not None:
         first = foreign
     elif len(letters) == len(found):
         tried = spec.source.delimiter if isinstance(spec.source, CsvSource) else None
         instead = likely_instead([letter.raw for letter in letters], tried)
     return f"source: {which} can be used: {first}{'; ' if instead else ''}{instead}"
+
+
+def _is_binary(letter: DeadLetter) -> bool:
+    try:
+        return "\0" in letter.raw.decode()
+    except UnicodeDecodeError:
+        return True
 
 
 def constant_prompt_warning(spec: PipelineSpec) -> str | None:

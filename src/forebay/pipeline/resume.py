@@ -184,12 +184,22 @@ def _whole(store: StateStore, newest: Checkpoint[Location], completed: Completed
     return newest.path
 
 
-def folders_of(spec: PipelineSpec, state: RunState) -> list[Path]:
-    """The local folders of results, and those of earlier runs that still exist."""
+def result_folders(spec: PipelineSpec) -> list[Path]:
     places = map(location_of, spec.directories().values())
-    now = [place for place in places if isinstance(place, Path)]
-    before = [path for path in map(Path, state.folders) if path not in now and path.is_dir()]
-    return [*now, *before]
+    return [place for place in places if isinstance(place, Path)]
+
+
+def earlier_folders(spec: PipelineSpec, state: RunState) -> list[Path]:
+    """The folders of results of earlier runs that still exist."""
+    now = result_folders(spec)
+    return [path for path in map(Path, state.folders) if path not in now and _may_exist(path)]
+
+
+def _may_exist(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return True  # A network file system may fail for a moment.
 
 
 def clean_logs(folder: Path) -> None:
@@ -229,7 +239,7 @@ class RunRecord:
                 if sink.guarantee == "exactly-once" and key in ready.kafka
             },
             topics=ready.topics,
-            folders=tuple(map(str, folders_of(spec, self.state))),
+            folders=tuple(map(str, (*result_folders(spec), *earlier_folders(spec, self.state)))),
         )
         self._write()
         self._cleaner = CheckpointCleaner(self._store, attempt.job_id, restored)

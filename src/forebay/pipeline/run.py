@@ -20,9 +20,10 @@ from forebay.pipeline.preflight import check
 from forebay.pipeline.resume import (
     checkpoint_to_resume,
     clean_logs,
+    earlier_folders,
     end_orphan,
-    folders_of,
     found_state,
+    result_folders,
 )
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.state_store import RISK, RunState, StateStore, number_of, open_store
@@ -64,7 +65,9 @@ def run_pipeline(
             check_cluster(plan.cluster)
         state = end_orphan(store, found_state(store, needed=not (plan.fresh or plan.from_checkpoint)))
         # First, because a run may have been killed right after the end of its job.
-        files = open_.enter_context(closing(GrowingSinks(folders_of(plan.spec, state))))
+        # Task managers of a cluster write elsewhere.
+        results = result_folders(plan.spec) if plan.cluster is None else []
+        files = open_.enter_context(closing(GrowingSinks(results, earlier_folders(plan.spec, state))))
         restore_from = _restore_from(plan, store, state)
         clean_logs(plan.settings.run / "flink")
         if launcher is None and not plan.in_process:

@@ -346,12 +346,12 @@ class Supervisor:
         self._status.show(replace(self._status.last, state=RESUMING))
 
     def _finish(self, last: Snapshot) -> Snapshot:
-        # First: a run that is killed while counting has finished nevertheless.
+        self._files.check_held()
+        # A run that is killed while counting has finished nevertheless.
         self._record.finish()
         notes = end_notes(self._store, self._attempt.job_id)
         self._store.delete(self._attempt.job_id, at_once=False)
         assert self._written is not None
-        self._files.check_held()
         if trouble := self._files.finish():
             raise PipelineFailed(
                 f"the job has finished, but its last lines are not in the sink yet: {trouble}. "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.connectors.files.test_unpack import PACKED, zipped
 from tests.harness.clock import ManualClock
@@ -639,6 +639,7 @@ ACTIONS = st.lists(
 )
 
 
+@example(["append", "truncate", "unsure"])
 @given(ACTIONS)
 def test_each_line_is_read_once_despite_file_changes(
     tmp_path_factory: pytest.TempPathFactory, actions: list[str]
@@ -690,5 +691,8 @@ def test_each_line_is_read_once_despite_file_changes(
         if action in ("replace", "truncate"):
             states, kept = dict(run.context.states), len(got)
     settle()
-    assert sorted(int(raw.split()[1]) for _, raw in got) == sorted(written)
+    lines_read = [raw for _, raw in got if raw]
+    # A file that could not be compared may have had lines that nobody read; a dead letter reports it.
+    assert "unsure" in actions or len(lines_read) == len(got)
+    assert sorted(int(raw.split()[1]) for raw in lines_read) == sorted(written)
     assert len({position for position, _ in got}) == len(got)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import S3Path
 from forebay.connectors.files import sink
 from forebay.connectors.files.sink import GrowingFiles, GrowingSinks, Part, committed_parts, read_jsonl_sink
-from forebay.errors import PipelineFailed
+from forebay.errors import ResultsLost
 from forebay.files import try_lock
 
 
@@ -178,6 +179,38 @@ def test_no_gap_after_a_reader_removed_or_emptied_a_file(left: bytes | None, kil
         assert file.read_bytes() == (left or b"") + b"2\n3\n4\n"
 
 
+def test_lines_stay_if_a_reader_removes_the_file_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "part-0a-0.jsonl"
+    fsync, removed = os.fsync, []
+
+    def remove_once(descriptor: int) -> None:
+        fsync(descriptor)
+        if file.exists() and file.stat().st_size and not removed:
+            removed.append(file.read_bytes())
+            file.unlink()
+
+    monkeypatch.setattr(os, "fsync", remove_once)
+    commit(tmp_path, 1, b"1\n")
+    with pytest.raises(FileNotFoundError, match="was removed while lines were added to it"):
+        GrowingFiles(tmp_path).move()
+    assert removed == [b"1\n"]
+    GrowingFiles(tmp_path).move()
+    assert file.read_bytes() == b"1\n"
+
+
+def test_an_earlier_folder_of_results_may_be_removed(tmp_path: Path) -> None:
+    now, before = tmp_path / "now", tmp_path / "before"
+    now.mkdir()
+    before.mkdir()
+    commit(before, 1, b"1\n")
+    with closing(GrowingSinks([now], [before])) as sinks:
+        assert (before / "part-0a-0.jsonl").read_bytes() == b"1\n"
+        shutil.rmtree(before)
+        sinks.check_held()
+
+
 @pytest.mark.parametrize("then", ["removed", "replaced", "a file"])
 def test_a_folder_that_is_removed_or_replaced_is_an_error(tmp_path: Path, then: str) -> None:
     folder = tmp_path / "out"
@@ -189,7 +222,7 @@ def test_a_folder_that_is_removed_or_replaced_is_an_error(tmp_path: Path, then: 
         folder.rename(tmp_path / "old")
         if then != "removed":
             folder.mkdir() if then == "replaced" else folder.write_text("")
-        with pytest.raises(PipelineFailed, match="was removed or replaced during the run"):
+        with pytest.raises(ResultsLost, match="was removed or replaced during the run"):
             sinks.check_held()
         if then != "removed":
             folder.rmdir() if then == "replaced" else folder.unlink()

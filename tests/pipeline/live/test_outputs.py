@@ -10,7 +10,8 @@ from unittest.mock import Mock
 import pytest
 from tests.pipeline.live.runs import Run, letter, result
 
-from forebay.connectors.files.sink import FollowedLines, committed_parts
+from forebay.connectors.files.sink import committed_parts
+from forebay.pipeline.followed_lines import FollowedLines
 from forebay.pipeline.live import outputs as live_outputs
 from forebay.pipeline.live.outputs import (
     EXAMPLES,
@@ -36,6 +37,16 @@ def test_followed_lines_of_growing_files_are_read_once(tmp_path: Path) -> None:
     (tmp_path / ".part-c-0.jsonl.inprogress").write_bytes(b"5\n")
     assert sorted(followed.new()) == [b"3", b"4"]
     assert len(committed_parts(tmp_path)) == 2
+
+
+def test_file_that_was_removed_and_begun_again_is_read(tmp_path: Path) -> None:
+    followed = FollowedLines(tmp_path)
+    part = tmp_path / "part-a-0.jsonl"
+    part.write_bytes(b"1\n2\n")
+    assert list(followed.new()) == [b"1", b"2"]
+    part.unlink()
+    part.write_bytes(b"3\n")
+    assert list(followed.new()) == [b"3"]
 
 
 def test_only_the_newest_old_files_are_read(tmp_path: Path) -> None:

@@ -274,7 +274,8 @@ class HttpServer:
             number = error.errno
             reason = os.strerror(number) if number and number > 0 else error.strerror or str(error)
             # asyncio's error for an end in a TLS handshake is empty.
-            reason = reason or "it closed the connection in the TLS handshake"
+            if not reason:
+                raise Unreachable(f"{self.url}: it closed the connection in the TLS handshake") from None
             raise Unreachable(f"{self.url}: no connection ({self._quote(reason)}); is it there?") from None
         if self._closed:
             connection.abort()

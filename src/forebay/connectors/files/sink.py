@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING
 from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import Location, uri_of
 from forebay.connectors.files.changes import FolderChanges
-from forebay.errors import PipelineFailed
+from forebay.errors import ResultsLost
 from forebay.files import is_at, try_lock
 
 if TYPE_CHECKING:
@@ -81,42 +81,6 @@ def _next_line(file: IO[bytes], begin: int) -> int:
         return 0
     file.seek(begin - 1)
     return begin - 1 + len(file.readline())
-
-
-class FollowedLines:
-    """The committed lines of a folder, each once, as they appear.
-
-    Of the first files, only the `newest` and their last `most_bytes` are read; None: all.
-    """
-
-    def __init__(self, path: Location, newest: int | None = None, most_bytes: int | None = None) -> None:
-        self._path = path
-        self._newest = newest
-        self._most_bytes = most_bytes
-        self._read: dict[str, int] | None = None
-
-    def new(self) -> Iterator[bytes]:
-        """Without newlines. Raises as `committed_parts`, and `OSError`."""
-        parts = committed_parts(self._path)
-        if self._read is None:
-            self._read = self._old(parts)
-        for part in parts:
-            begin = self._read.get(part.name, 0)
-            if part.size <= begin:
-                continue
-            for line in part.lines(begin):
-                begin += len(line) + 1
-                self._read[part.name] = begin
-                yield line
-
-    def _old(self, parts: list[Part]) -> dict[str, int]:
-        left = sum(part.size for part in parts) if self._most_bytes is None else self._most_bytes
-        old = {}
-        for number, part in enumerate(reversed(parts)):
-            kept = min(part.size, left) if self._newest is None or number < self._newest else 0
-            left -= kept
-            old[part.name] = part.next_line(part.size - kept)
-        return old
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:
@@ -284,22 +248,29 @@ class GrowingFiles:
         if not moves:
             return
         done: list[Path] = []
+        gone: list[Path] = []
         for target in dict.fromkeys(move.target for move in moves):
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             with os.fdopen(descriptor, "wb") as file:
                 here = [move for move in moves if move.target == target]
-                for move in self._without_gaps(here, os.fstat(descriptor).st_size):
+                here = self._without_gaps(here, os.fstat(descriptor).st_size)
+                for move in here:
                     file.seek(move.offset)
                     with move.source.open("rb") as lines:
                         shutil.copyfileobj(lines, file, CHUNK_BYTES)
                         written_ns = os.fstat(lines.fileno()).st_mtime_ns
-                    done.append(move.source)
                 file.flush()
                 os.fsync(file.fileno())
                 # The time of the last line (`Part.written_ns`), not of the move.
                 os.utime(file.fileno(), ns=(written_ns, written_ns))
+                if is_at(target, descriptor):
+                    done += (move.source for move in here)
+                else:
+                    gone.append(target)
         for source in done:
             source.unlink()
+        if gone:
+            raise FileNotFoundError(f"{gone[0]} was removed while lines were added to it")
 
     def _without_gaps(self, moves: Iterable[Move], end: int) -> list[Move]:
         """Move lines forward if a reader has removed or emptied the file since their offsets were chosen."""
@@ -329,10 +300,14 @@ def _sync(folder: Path) -> None:
 
 
 class GrowingSinks:
-    """Moves committed lines at once, then on a thread, and a last time in `close`."""
+    """Moves committed lines at once, then on a thread, and a last time in `close`.
 
-    def __init__(self, folders: Iterable[Path]) -> None:
-        self._folders = list(folders)
+    `results`: the folders that the job writes to; `earlier`: of former runs, where lines may still be hidden.
+    """
+
+    def __init__(self, results: Iterable[Path], earlier: Iterable[Path] = ()) -> None:
+        self._results = list(results)
+        self._folders = [*self._results, *earlier]
         self._files = [GrowingFiles(folder) for folder in self._folders]
         self._moving = threading.Lock()
         self._closed = threading.Event()
@@ -359,15 +334,16 @@ class GrowingSinks:
         return done
 
     def check_held(self) -> None:
-        """Raise `PipelineFailed` if a folder was removed or replaced; Flink's sink does not notice."""
-        for folder in self._folders:
+        """Raise `ResultsLost` if a folder of results was removed or replaced: Flink does not notice."""
+        for folder in self._results:
             if folder not in self._held:
                 with suppress(OSError):
                     self._held[folder] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             elif not is_at(folder, self._held[folder]):
-                raise PipelineFailed(
+                raise ResultsLost(
                     f"{folder} was removed or replaced during the run, and results in its hidden files may "
-                    f"be lost. The same command continues without them; --fresh makes all results again"
+                    f"be lost. Continue without them with --from-checkpoint, or make all results again with "
+                    f"--fresh"
                 )
 
     def finish(self) -> str:

@@ -152,7 +152,7 @@ class KafkaSource(Enveloped, KafkaAccess):
     """
 
     bound: ClassVar[frozenset[str] | None] = frozenset(
-        ("topics", "pattern", "format", "dead_letters", "group", "start")
+        ("topics", "pattern", "format", "dead_letters", "start")
     )
 
     type: Literal["kafka"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from forebay.clients.s3.client import StoreAway, StoreRefused
 from forebay.clients.s3.location import Location, location_of
 from forebay.connectors.files.changes import MOVED_HERE, WRITTEN, FolderChanges
-from forebay.connectors.files.sink import FollowedLines
 from forebay.json_numbers import read_json
+from forebay.pipeline.followed_lines import FollowedLines
 from forebay.pipeline.spec import PipelineSpec
 from forebay.untrusted_text import replace_controls
 
