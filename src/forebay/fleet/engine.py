@@ -135,7 +135,7 @@ class PlacementDeadline(Deadline):
 class CallFailed:
     """A call of a request failed at `replica`; the next one avoids `avoid`.
 
-    `too_long`: for that replica only, so the next call is no retry.
+    `too_long`: for that replica only, so the next call does not count as a retry.
     """
 
     replica: int
