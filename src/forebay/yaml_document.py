@@ -81,7 +81,7 @@ def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[
             mark = begin
         hint = _spaces_hint(text, begin.line, mark.line) if begin is not None and mark is not None else ""
         where = f":{mark.line + 1}" if mark is not None else ""
-        plain = next((words for start, words in PLAIN_WORDS if re.match(start, problem)), problem)
+        plain = next((text for start, text in PLAIN_WORDS if re.match(start, problem)), problem)
         raise SettingError(f"{name}{where}: not valid YAML: {hint or plain}") from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

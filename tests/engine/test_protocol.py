@@ -54,6 +54,30 @@ def test_body_of_a_prompt_with_all_sampling_fields() -> None:
     }
 
 
+def test_character_in_two_pieces_is_whole() -> None:
+    whole = reader()
+    for half in (r"so \ud83d", r"\uDE00 good", r" and \ud83d", r"!"):
+        whole.take_chunk(b'{"choices": [{"index": 0, "delta": {"content": "%b"}}]}' % half.encode())
+    assert whole.text == "so 😀 good and \ufffd!"
+
+
+def test_half_characters_of_other_fields_become_whole() -> None:
+    whole = reader()
+    call = r'{"tool_calls": [{"function": {"name": "f\ud83d"}}]}'
+    whole.take_chunk(b'{"choices": [{"delta": %b, "finish_reason": "\\ud83d"}]}' % call.encode())
+    assert (whole.finish_reason, whole.tool) == ("\ufffd", "f\ufffd")
+    with pytest.raises(EngineError) as caught:
+        reader().take_chunk(b'{"error": {"message": "no \\ud83d", "code": "\\ud83d"}}')
+    assert str(caught.value).encode()
+
+
+def test_deep_document_with_a_half_is_a_violation() -> None:
+    with pytest.raises(ProtocolViolation):
+        reader().take_chunk(b'"\\ud83d"' + b"[" * 200_000)
+    with pytest.raises(ProtocolViolation):
+        reader().take_chunk(b"[" * 200_000 + b'"\\ud83d"')
+
+
 def test_tokens_of_a_piece_are_vllms_stream_interval() -> None:
     assert json.loads(request_body(CHAT, stream=True, piece_tokens=8))["stream_interval"] == 8
     for stream, tokens in ((True, 1), (False, 8)):

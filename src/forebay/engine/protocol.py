@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -105,15 +106,15 @@ class AnswerReader:
 
     @property
     def text(self) -> str:
-        return "".join(self._parts)
+        return _joined(self._parts)
 
     @property
     def reasoning(self) -> str | None:
-        return "".join(self._reasoning) or None
+        return _joined(self._reasoning) or None
 
     @property
     def refusal(self) -> str | None:
-        return "".join(self._refusal) or None
+        return _joined(self._refusal) or None
 
     def take_chunk(self, data: bytes) -> bool:
         return self._take(data, "delta")
@@ -128,7 +129,9 @@ class AnswerReader:
         try:
             document: Any = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise self._wrong(_why_not_json(data, error), data) from None
+            document = _with_halves(data)
+            if document is None:
+                raise self._wrong(_why_not_json(data, error), data) from None
         if not isinstance(document, dict):
             raise self._wrong("not an object", data)
         if "error" in document and document["error"] is not None:
@@ -159,7 +162,7 @@ class AnswerReader:
             if not isinstance(reason, str):
                 raise self._wrong("finish_reason is not a string", data)
             # Some servers send an empty one until the answer ends.
-            self.finish_reason = reason or self.finish_reason
+            self.finish_reason = _joined([reason]) or self.finish_reason
         if self._chat:
             holder = choice.get(part)
             if (
@@ -202,7 +205,7 @@ class AnswerReader:
         call = calls[0] if isinstance(calls, list) else None
         function = call.get("function") if isinstance(call, dict) else None
         if self.tool is None and isinstance(function, dict):
-            self.tool = str(function.get("name") or "")
+            self.tool = _joined([str(function.get("name") or "")])
 
     def _error(self, error: object) -> Exception:
         return error_from_object(error, replica=self._replica, model=self._model, quote=self._quote)
@@ -210,6 +213,26 @@ class AnswerReader:
     def _wrong(self, what: str, data: bytes) -> ProtocolViolation:
         detail = self._quote(data.decode("utf-8", "replace"))
         return ProtocolViolation(f"{self._replica} did not send a completion: {what}: {detail}")
+
+
+def _joined(parts: list[str]) -> str:
+    text = "".join(parts)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Halves of a character, each in its piece.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _with_halves(data: bytes) -> Any:
+    """The document, if it is JSON but for half surrogates (`\\ud83d`), which orjson refuses; else None."""
+    if b"\\ud" not in data.lower():
+        return None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _why_not_json(data: bytes, error: orjson.JSONDecodeError) -> str:
