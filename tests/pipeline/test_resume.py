@@ -390,7 +390,6 @@ def topics(**settings: Any) -> dict[str, Any]:
     [
         ({}, {"source": {"type": "jsonl", "path": "in.jsonl", "limit": 9}}, "source.limit"),
         ({"source": CSV}, {"source": {**CSV, "delimiter": ";"}}, "source.delimiter"),
-        ({"source": KAFKA}, {"source": {**KAFKA, "start": "latest"}}, "source.start"),
         ({"source": KAFKA}, {"source": {**KAFKA, "group": "g"}}, "source.group"),
         ({}, {"sink": {"type": "jsonl", "path": "s3://bucket/out"}}, "sink.path"),
         ({}, {"dead_letters": {"type": "jsonl", "path": "s3://bucket/out"}}, "dead_letters.path"),
@@ -424,7 +423,7 @@ def test_settings_that_state_depends_on_are_refused(
     [
         ({"key": "a"}, {"key": "b", "id": "i"}),
         ({}, {"flink": {"state.backend.type": "hashmap"}}),
-        ({"source": KAFKA}, {"source": {**KAFKA, "group": "forebay-p"}}),
+        ({"source": KAFKA}, {"source": {**KAFKA, "group": "forebay-p", "start": "latest"}}),
         ({}, {"sink": {"type": "jsonl", "path": "other"}}),
         (topics(labels=False), topics(birth_texts=4, idle_s=60.0)),
         (topics(), {**topics(), "key": "b"}),

@@ -151,9 +151,7 @@ class KafkaSource(Enveloped, KafkaAccess):
     that is not text is `base64:` and its base64. If the value has a field `kafka`, it is `kafka.own`.
     """
 
-    bound: ClassVar[frozenset[str] | None] = frozenset(
-        ("topics", "pattern", "format", "dead_letters", "start")
-    )
+    bound: ClassVar[frozenset[str] | None] = frozenset(("topics", "pattern", "format", "dead_letters"))
 
     type: Literal["kafka"]
     topics: Annotated[tuple[Topic, ...], Field(max_length=1000)] = Field(
