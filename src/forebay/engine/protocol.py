@@ -226,7 +226,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _with_halves(data: bytes) -> Any:
-    """The document, if it is JSON but for half surrogates (`\\ud83d`), which orjson refuses; else None."""
+    """The document, if it is JSON except for half surrogates (`\\ud83d`), which orjson refuses; else None."""
     if b"\\ud" not in data.lower():
         return None
     try:
