@@ -192,6 +192,20 @@ def lost(*letters: tuple[str, str]) -> str:
     return written.getvalue()
 
 
+def test_few_bytes_of_lost_records_are_looked_at() -> None:
+    seen = []
+
+    def letters() -> Iterator[bytes]:
+        for number in range(100):
+            seen.append(number)
+            yield b'{"cause": "c", "detail": "d", "input": "%b"}' % (b"x" * (16 << 20))
+
+    written = StringIO()
+    show_lost(letters(), Console(file=written, width=200), 100, "out")
+    assert "most often c: d" in written.getvalue()
+    assert len(seen) == 4
+
+
 def test_letters_that_cannot_be_read_do_not_fail_a_finished_run() -> None:
     console = Console(file=StringIO(), width=200)
     show_lost(AwayLetters(), console, 2, "s3://b/letters")

@@ -22,7 +22,7 @@ from tests.harness.operators import complete_checkpoint
 
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import END_MARK, checkpoints_of
-from forebay.pipeline.fingerprint import check_same_kafka, fingerprint, traits_to_record
+from forebay.pipeline.fingerprint import changed_traits, check_same_kafka, fingerprint, traits_to_record
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.plan import resolved
 from forebay.pipeline.resume import (
@@ -435,6 +435,13 @@ def test_other_settings_are_taken_over(place: Place, before: dict[str, Any], now
     place.started(JOB_A, **before)
     place.checkpoint(JOB_A, 1)
     assert place.prepare(**now) is not None
+
+
+def test_free_settings_do_not_make_a_start_the_first(place: Place) -> None:
+    before = fingerprint(place.spec())
+    assert changed_traits(place.spec(shards=4), before) == []
+    assert changed_traits(place.spec(**KEYED), before) == []
+    assert changed_traits(place.spec(**KEYED, shards=4), before) == [("shards", 8, 4)]
 
 
 def test_state_of_another_pipeline_is_refused(place: Place) -> None:

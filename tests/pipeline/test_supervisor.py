@@ -83,8 +83,8 @@ class Process:
         step = self.steps.pop(0)
         if not callable(step):
             return step
-        step(self)
-        return None
+        found = step(self)
+        return found if isinstance(found, Finished) else None
 
     def cancel(self, timeout_s: float) -> None:
         self.output.append("cancel")
@@ -579,11 +579,22 @@ def test_record_that_cannot_be_written_is_named(
     assert bench.seen[-1].state == "FAILED"
 
 
-@pytest.mark.parametrize("then", [(RUNS, DONE), (DONE,)])
-def test_removed_results_are_recorded_as_lost(bench: Bench, then: tuple[Step, ...]) -> None:
-    bench.attempts((*STARTS, RUNS, lambda process: shutil.rmtree(bench.folder / "out"), *then))
-    with pytest.raises(ResultsLost, match="was removed or replaced during the run"):
-        bench.run()
+@pytest.mark.parametrize("then", [RUNS, DONE])
+def test_removed_results_are_recorded_as_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, then: Report
+) -> None:
+    with monkeypatch.context() as patched:
+
+        def remove(process: Process) -> Report:
+            shutil.rmtree(bench.folder / "out")
+            if then is DONE:
+                # The last look was before it.
+                patched.setattr("forebay.pipeline.supervisor.Supervisor._tick", lambda self: None)
+            return then
+
+        bench.attempts((*STARTS, RUNS, remove, DONE))
+        with pytest.raises(ResultsLost, match="was removed or replaced during the run"):
+            bench.run()
     assert not bench.state.finished
     with pytest.raises(SettingError, match=r"last run of pipeline 'p' lost results\. .*/out was removed"):
         bench.run()

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from yarl import URL
 
+from forebay.clients.http.readers import WholeAnswer
 from forebay.errors import (
     AttemptTimeout,
     BadRequest,
@@ -101,6 +102,18 @@ def error_from_status(
         redirect = describe_redirect(replica, location, quote)
         return ProtocolViolation(f"{replica} answered {status}, {redirect}")
     return ProtocolViolation(f"{replica} answered {status}, which is not an answer to a completion: {detail}")
+
+
+def error_from_answer(answer: WholeAnswer, *, replica: str, quote: Redactor) -> EngineError:
+    """Of a request without a model."""
+    return error_from_status(
+        answer.status,
+        bytes(answer.data),
+        replica=replica,
+        model="",
+        quote=quote,
+        location=answer.location,
+    )
 
 
 def web_page(body: bytes, quote: Redactor) -> str:

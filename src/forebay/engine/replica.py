@@ -14,7 +14,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
 from forebay.engine.client import HttpEngine, request_headers
 from forebay.engine.completion_reader import MAX_ERROR_BYTES
-from forebay.engine.failures import ABSENT, Redactor, error_from_status
+from forebay.engine.failures import ABSENT, Redactor, error_from_answer
 from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_metrics
 from forebay.engine.protocol import CHAT_PATH, EMBED_PATH, PROMPT_PATH
 from forebay.errors import (
@@ -162,14 +162,7 @@ class HttpReplica:
         return answer
 
     def _error(self, answer: WholeAnswer) -> EngineError:
-        return error_from_status(
-            answer.status,
-            bytes(answer.data),
-            replica=self._url,
-            model="",
-            quote=self._quote,
-            location=answer.location,
-        )
+        return error_from_answer(answer, replica=self._url, quote=self._quote)
 
 
 async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:

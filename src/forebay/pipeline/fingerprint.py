@@ -27,11 +27,10 @@ def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
     if state.traits is None:
         return
     for key, before, now in changed_traits(spec, state.traits):
-        if key not in unfingerprinted(spec):
-            raise SettingError(
-                f"{key}: expected {_shown(before)}, as in the checkpoint, found {_shown(now)}; it "
-                f"cannot be resumed with it (--fresh starts over)"
-            )
+        raise SettingError(
+            f"{key}: expected {_shown(before)}, as in the checkpoint, found {_shown(now)}; it cannot be "
+            f"resumed with this (--fresh starts over)"
+        )
     first, last = state.traits.get("shards"), state.settings.get("shards")
     if first != last is not None and "shards" not in unfingerprinted(spec):
         raise SettingError(
@@ -42,11 +41,11 @@ def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
 
 
 def changed_traits(spec: PipelineSpec, before: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Keys of which both have a value, with both values."""
+    """The keys that must not change and have changed, with both values; a key that one lacks has not."""
     return [
         (key, before[key], value)
         for key, value in fingerprint(spec).items()
-        if key in before and value != before[key]
+        if key in before and value != before[key] and key not in unfingerprinted(spec)
     ]
 
 

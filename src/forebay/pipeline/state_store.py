@@ -237,7 +237,7 @@ class RunState(BaseModel):
     - `kafka`: id of the source's cluster; `sink_kafka`: of those of sinks with transactions, by their keys.
     - `ends`: end offsets at the first start. `topics`: all ids of each topic, oldest first; a fresh start
       keeps them.
-    - `folders`: local ones that its jobs wrote to. A restored job commits lines where they were written.
+    - `folders`: local ones that its jobs wrote to. A restored job commits lines only there.
     - `writer`: the run that wrote the record to an object store. `lost`: results that the last job lost.
     """
 

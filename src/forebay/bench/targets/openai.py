@@ -22,7 +22,7 @@ from forebay.bench.targets.base import (
     try_one,
 )
 from forebay.clients.http.readers import WholeAnswer
-from forebay.engine.failures import error_from_status
+from forebay.engine.failures import error_from_answer
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import BadRequest, EngineError, ProtocolViolation, ServerFault, SettingError
 
@@ -78,14 +78,7 @@ class OpenAiTarget(HttpTarget):
         answer = WholeAnswer(self.url, max_bytes=MAX_LIST_BYTES, max_error_bytes=MAX_LIST_BYTES)
         await self._server.get(MODELS_PATH, answer)
         if answer.status != 200:
-            raise error_from_status(
-                answer.status,
-                bytes(answer.data),
-                replica=self.url,
-                model="",
-                quote=self._quote,
-                location=answer.location,
-            )
+            raise error_from_answer(answer, replica=self.url, quote=self._quote)
         try:
             names = [str(model["id"]) for model in orjson.loads(bytes(answer.data))["data"]]
         except (ValueError, KeyError, TypeError):

@@ -295,7 +295,7 @@ class JsonlSink(SinkSettings):
         return f"JSON lines in {self.path}"
 
     def fingerprint(self) -> dict[str, Any]:
-        """Lines that a checkpoint is to commit can only be committed where they were written."""
+        """A checkpoint commits lines in the place that they were written to."""
         place = location_of(self.path)
         where = "a folder" if isinstance(place, Path) else f"a path in s3://{place.bucket}"
         return {**super().fingerprint(), "path": where}
